@@ -30,7 +30,7 @@ from tasks.posttrain.rows.form import Dropped
 from tasks.posttrain.rows.instruction import render_instruction
 from tasks.training.adapters.config import LoraConfig, PrefixConfig, PromptConfig
 from tasks.training.adapters.lora import peft_config
-from tasks.training.adapters.virtual import begin_as_text, virtual_config
+from tasks.training.adapters.virtual import begin_as_text
 
 PLUS = 16
 LORA, VIRTUAL = (3e-3, 1e-2, 3e-2), (1e-2, 3e-2, 1e-1)
@@ -120,7 +120,7 @@ def adapted(kind: str, base: Path, seed: int) -> Any:
         size = sum(sum(part.weight.shape) for part in linear_layers(model))  # of LoRA of rank 1
         tokens = size // (one_token if kind == "prefix" else model.config.hidden_size)
         settings = PrefixConfig(tokens=tokens) if kind == "prefix" else PromptConfig(tokens=tokens)
-        peft: Any = get_peft_model(model, virtual_config(settings))
+        peft: Any = get_peft_model(model, peft_config("sft", settings, model))
         begin_as_text(peft, seed)
         return peft.train()
     rank = int(kind.split()[1])

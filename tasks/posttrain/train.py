@@ -29,11 +29,10 @@ from tasks.posttrain.pair_lengths import render_rows
 from tasks.posttrain.reference.table import with_reference
 from tasks.posttrain.rows.form import Row, mean_tokens
 from tasks.posttrain.spec import PosttrainSpec
-from tasks.training.adapters.config import LoraConfig
 from tasks.training.adapters.lora import peft_config
 from tasks.training.adapters.quantized import as_rounded, load_nf4, train_in_float32
 from tasks.training.adapters.save import merge, proof_batches, save_adapter
-from tasks.training.adapters.virtual import begin_as_text, save_beside, virtual_config
+from tasks.training.adapters.virtual import begin_as_text, save_beside
 from tasks.training.checkpoint_marker import resumed_note
 from tasks.training.device_peak import peak_memory
 from tasks.training.logs import cut_log
@@ -158,11 +157,7 @@ def _trainer(
         "callbacks": [log],
     }
     if config.adapter is not None:
-        common["peft_config"] = (
-            peft_config(spec.method, config.adapter, model)
-            if isinstance(config.adapter, LoraConfig)
-            else virtual_config(config.adapter)
-        )
+        common["peft_config"] = peft_config(spec.method, config.adapter, model)
     arguments = training_arguments(spec, config, len(train_rows), len(held_out))
     bfloat16, runtime = bool(arguments["bf16"]), spec.runtime.posttrain
     load_again = functools.partial(load_frozen, spec.model, runtime, bfloat16=bfloat16)

@@ -525,7 +525,7 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
             "sft.adapter learns a prefix, which can't be merged into the model, so dpo can't continue with it: make "
             "sft the last link, or give it a LoRA adapter (kind: lora)",
         ),
-        (["merge={models: [{link: sft}, {link: grpo}]}"], "merge.models names grpo, but the models before it are base"),
+        (["merge={models: [{link: sft}, {link: grpo}]}"], "merge.models names grpo, but the models before it"),
         (["merge={models: [{link: sft}, {link: base}]}"], "merge.models leaves out dpo, the link before it: name it"),
         (["sft.adapter={kind: prefix}", "dpo=null"], "so export.formats can't have int8, int4, gguf-f16, gguf-q8_0,"),
         (
@@ -540,7 +540,10 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
             [*PROMPT, "export=null", "evaluate.models=[{name: small, link: sft, format: int8}]"],
             "so evaluate.models.small can't be in int8",
         ),
-        ([*PROMPT, "export.formats=[safetensors]", "draft={prune: {layers: 1}}"], "and draft guesses tokens without it"),
+        (
+            [*PROMPT, "export.formats=[safetensors]", "draft={prune: {layers: 1}}"],
+            "and draft guesses tokens without it",
+        ),
         (["grpo={adapter: {kind: prefix}}"], "virtual tokens are trained by sft, orpo, cpo, kto and dpo only"),
         (["sft.adapter={kind: suffix}"], "sft.adapter.kind = 'suffix' is unknown: choose one of lora, prefix"),
         ([*MIXTURE, "export.formats=[int8, gguf-f16, onnx]"], "formats has int8, onnx, which can't hold the experts"),

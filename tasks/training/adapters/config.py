@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -29,7 +30,10 @@ class LoraConfig(StageConfig):
         0.0, ge=0, lt=1, description="dropout before A, which differs with processes and micro-batches"
     )
     targets: list[str] | None = Field(
-        None, min_length=1, description="names of linear layers, such as q_proj (default: all but the head)"
+        None,
+        min_length=1,
+        description="names of linear layers, such as q_proj, or patterns, such as layers.[0-3].*_proj (default: "
+        "all but the head)",
     )
     quantize: Literal["none", "nf4"] = Field(
         "none", description="nf4: the frozen model in 4 bits (QLoRA). model/ then has the rounded weights, in float32"
@@ -39,7 +43,8 @@ class LoraConfig(StageConfig):
 
     def unknown_targets(self, family: str) -> list[str]:
         """The targets that our models of a family don't have."""
-        return [target for target in self.targets or () if target.rpartition(".")[2] not in LAYERS[family]]
+        ends = {target: target.rpartition(".")[2] for target in self.targets or ()}
+        return [target for target, end in ends.items() if not any(fnmatchcase(name, end) for name in LAYERS[family])]
 
 
 class VirtualTokens(StageConfig):

@@ -1,17 +1,17 @@
-"""LoRA's settings as PEFT's, for the layers of a model."""
+"""An adapter's settings as PEFT's, and the layers of a model that LoRA is laid over."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from models.pretrained import empty_model
 from storage.errors import ConfigError
-from tasks.training.adapters.config import AnyAdapter, LoraConfig, check_sight
+from tasks.training.adapters.config import AnyAdapter, LoraConfig, PrefixConfig, check_sight
 
 if TYPE_CHECKING:
-    import peft
     from transformers import PreTrainedModel
 
 
@@ -44,7 +44,8 @@ def _other_matrices(model: PreTrainedModel, layers: Collection[str]) -> list[str
 
 
 def targets_of(method: str, adapter: LoraConfig, model: PreTrainedModel) -> tuple[list[str], bool]:
-    """The names of the layers that get an adapter, and whether their weights are transposed (GPT-2's Conv1D).
+    """The names of the layers that get an adapter, and whether their weights are transposed (GPT-2's Conv1D). Those are
+    ends of names as the adapter has them, or whole names if one of its targets is a pattern.
 
     Raises ConfigError for targets that the model doesn't have, naming those that it has, and for a rank above a layer's
     sides. Without targets, raises it for weights that LoRA can't be laid over, such as those of experts.
@@ -68,7 +69,8 @@ def targets_of(method: str, adapter: LoraConfig, model: PreTrainedModel) -> tupl
             f"Name the layers to train in {method}.adapter.targets ({', '.join(known)}), or leave adapter out and "
             "train all weights.",
         )
-    unknown = [target for target in targets if not any(f".{name}".endswith(f".{target}") for name in layers)]
+    meant = {target: [name for name in layers if fnmatchcase(f".{name}", f"*.{target}")] for target in targets}
+    unknown = [target for target, names in meant.items() if not names]
     if unknown:
         raise ConfigError(
             f"{method}.adapter.targets has {', '.join(unknown)}, but the model's linear layers, except the head, are "
@@ -77,8 +79,7 @@ def targets_of(method: str, adapter: LoraConfig, model: PreTrainedModel) -> tupl
         )
     sides = [
         (layer.nx, layer.nf) if isinstance(layer, Conv1D) else (layer.in_features, layer.out_features)
-        for name, layer in ((name, model.get_submodule(name)) for name in layers)
-        if any(f".{name}".endswith(f".{target}") for target in targets)
+        for layer in (model.get_submodule(name) for names in meant.values() for name in names)
     ]
     smallest = min(map(min, sides))
     if adapter.rank > smallest:
@@ -87,13 +88,18 @@ def targets_of(method: str, adapter: LoraConfig, model: PreTrainedModel) -> tupl
             "would have more numbers than the layer.",
             "Lower the rank, or leave adapter out and train all weights.",
         )
+    if any({*target} & {*"*?["} for target in targets):
+        targets = sorted({name for names in meant.values() for name in names})
     return targets, any(layers.values())
 
 
-def peft_config(method: str, adapter: LoraConfig, model: PreTrainedModel) -> peft.LoraConfig:
-    """The settings for TRL's trainers, whose seed draws the adapter's first weights. Raises as `targets_of` does."""
+def peft_config(method: str, adapter: AnyAdapter, model: PreTrainedModel) -> Any:
+    """The settings for TRL's trainers, whose seed draws LoRA's first weights. Raises as `targets_of` does."""
     import peft
 
+    if not isinstance(adapter, LoraConfig):
+        kind = peft.PrefixTuningConfig if isinstance(adapter, PrefixConfig) else peft.PromptTuningConfig
+        return kind(task_type="CAUSAL_LM", num_virtual_tokens=adapter.tokens)
     targets, transposed = targets_of(method, adapter, model)
     return peft.LoraConfig(
         task_type="CAUSAL_LM",

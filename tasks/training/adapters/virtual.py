@@ -19,20 +19,10 @@ import torch
 from models.pretrained import load_pretrained
 from models.runtimes.virtual_tokens import FIELD, FOLDER, keys_and_values
 from storage.errors import TrainingError
-from tasks.training.adapters.config import PrefixConfig, VirtualTokens
 from tasks.training.adapters.save import TOLERANCE, Batch, logits_of
 
 if TYPE_CHECKING:
-    import peft
     from transformers import PreTrainedModel
-
-
-def virtual_config(adapter: VirtualTokens) -> peft.PeftConfig:
-    """The settings for TRL's trainers."""
-    import peft
-
-    kind = peft.PrefixTuningConfig if isinstance(adapter, PrefixConfig) else peft.PromptTuningConfig
-    return kind(task_type="CAUSAL_LM", num_virtual_tokens=adapter.tokens)
 
 
 @torch.no_grad()

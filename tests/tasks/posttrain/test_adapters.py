@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +167,14 @@ def test_what_can_be_a_target_depends_on_the_model(family: str, tmp_path: Path) 
     assert set(peft_config("sft", LORA, theirs).target_modules or ()) == set(known) == set(LAYERS[family])
     some = [known[0], f"0.mlp.{known[2]}" if family == "gpt2" else "1.self_attn.q_proj"]
     assert set(peft_config("sft", LORA.model_copy(update={"targets": some}), theirs).target_modules or ()) == set(some)
-    for wrong in ("lm_head", "proj", "embed_tokens"):
-        with pytest.raises(ConfigError, match=rf"sft\.adapter\.targets has {wrong}, but .* are {', '.join(known)}\."):
+    pattern = peft_config("sft", LORA.model_copy(update={"targets": [f"*.1.*{known[0][-5:]}"]}), theirs)
+    named = [name for name, _ in theirs.named_modules() if ".1." in name and name.endswith(known[0][-5:])]
+    assert pattern.target_modules == set(named)
+    assert 0 < len(named) <= 7
+    for wrong in ("lm_head", "proj", "embed_tokens", "*.9.*"):
+        with pytest.raises(
+            ConfigError, match=rf"sft\.adapter\.targets has {re.escape(wrong)}, but .* are {', '.join(known)}\."
+        ):
             peft_config("sft", LORA.model_copy(update={"targets": [known[0], wrong]}), theirs)
     with pytest.raises(ConfigError, match=r"sft\.adapter\.rank is 999, but the smallest side of a layer is \d+"):
         peft_config("sft", LORA.model_copy(update={"rank": 999}), theirs)

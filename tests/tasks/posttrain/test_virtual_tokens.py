@@ -23,8 +23,9 @@ from tasks.posttrain.methods.sft import SftConfig
 from tasks.stage.decorator import STAGES
 from tasks.stage.output import Output
 from tasks.training.adapters.config import PrefixConfig, PromptConfig, check_sight
+from tasks.training.adapters.lora import peft_config
 from tasks.training.adapters.save import save_adapter
-from tasks.training.adapters.virtual import save_beside, virtual_config
+from tasks.training.adapters.virtual import save_beside
 from tests.runtimes import runtime_of
 from tests.tasks.posttrain.test_posttrain import output
 from tests.tasks.tiny_model import RUNTIME, make_instructions, make_model, make_preferences, make_validation, question
@@ -51,7 +52,7 @@ def drawn(kind: str, model: Path, folder: Path) -> Path:
     """A link's artifact, with virtual tokens drawn at random."""
     from peft import get_peft_model
 
-    config = virtual_config(KINDS[kind])
+    config = peft_config("sft", KINDS[kind], load_pretrained(model))
     peft: Any = get_peft_model(load_pretrained(model), config)
     torch.manual_seed(1)
     torch.nn.init.normal_(peft.prompt_encoder["default"].embedding.weight, std=0.5)

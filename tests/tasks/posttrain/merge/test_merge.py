@@ -75,8 +75,14 @@ def transcribed(method: str, base: Any, others: list[Any], weights: list[float],
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_equals_its_transcription(method: str, made: Path, tmp_path: Path) -> None:
     draws = method.startswith("dare")
-    settings = {"method": method, "models": models(*WEIGHTS), **({} if method == "linear" else {"density": 0.4})}
-    found = merged(made, tmp_path / "out", **settings, **({"seed": 5} if draws else {}))
+    settings: dict[str, Any] = {
+        "method": method,
+        "models": models(*WEIGHTS),
+        **({} if method == "linear" else {"density": 0.4}),
+    }
+    if draws:
+        settings["seed"] = 5
+    found = merged(made, tmp_path / "out", **settings)
     base, *others = (load_file(made / folder / WHOLE) for folder in ("base", "sft/model", "dpo/model"))
     torch.manual_seed(5)
     changed = 0
