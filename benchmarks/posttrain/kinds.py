@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--longest", type=int, default=96, help="tokens of a row, longer ones are left out")
+    parser.add_argument("--kinds", nargs="+", choices=list(RATES), default=list(RATES))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     base = of_tiny(options.store, "pretrain", "model").path
@@ -59,8 +60,8 @@ def main() -> None:
     print(f"{len(train)} rows to learn from, {len(held_out)} held out\n")
     print("| kind | numbers trained | learning rate | seed | held-out loss |\n|---|---|---|---|---|")
     losses: dict[str, list[float]] = {}
-    for kind, rates in RATES.items():
-        tried = {rate: learned(kind, rate, options.seeds, options, base, train, held_out)[0] for rate in rates}
+    for kind in options.kinds:
+        tried = {rate: learned(kind, rate, options.seeds, options, base, train, held_out)[0] for rate in RATES[kind]}
         best = min(tried, key=lambda rate: tried[rate])
         for seed in range(options.seeds):
             loss, numbers = learned(kind, best, seed, options, base, train, held_out)
@@ -68,7 +69,7 @@ def main() -> None:
             print(f"| {kind} | {numbers:,} | {best:g} | {seed} | {loss:.4f} |", flush=True)
     for kind, found in losses.items():
         beside = "LoRA 1" if kind in ("prefix", "prompt") else "LoRA 8"
-        if kind not in ("LoRA 1", "LoRA 8"):
+        if kind != beside and kind != "LoRA 1" and beside in losses:
             less = [one - other for one, other in zip(found, losses[beside], strict=True)]
             print_mean(f"{kind} less {beside}:", less, "+.4f")
 
