@@ -54,6 +54,13 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
             f"{name}.adapter.quantize is nf4, which runtime.posttrain.{setting} {value} can't do.",
             "Set the engine to ddp and compile to off, or leave quantize out.",
         )
+    if config.samples and (engine == "fsdp" or zero == 3 or settings.compile != "off"):
+        setting, value = ("compile", settings.compile) if settings.compile != "off" else ("engine", engine)
+        raise ConfigError(
+            f"{name}.on_policy_share is set, but answers can't be sampled under runtime.posttrain.{setting} {value}"
+            f"{' with zero_stage 3' if (setting, zero) == ('engine', 3) else ''}.",
+            "Use ddp, or deepspeed with zero_stage 1 or 2, and compile off.",
+        )
     if engine != "ddp" and processes == 1:
         raise ConfigError(
             f"runtime.posttrain.engine is {engine}, which shards a model over processes, but only one is set.",

@@ -54,6 +54,11 @@ class PosttrainConfig(StageConfig):
         return 0
 
     @property
+    def samples(self) -> bool:
+        """Whether the model answers prompts while it is trained, in whatever number of processes."""
+        return False
+
+    @property
     def judged(self) -> bool:
         """Whether the stage learns from the rewards of a reward model."""
         return False

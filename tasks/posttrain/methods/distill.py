@@ -1,13 +1,19 @@
-"""The `distill` stage: a model learns the next-token distributions of a teacher, on the answers of conversations."""
+"""The `distill` stage: a model learns the next-token distributions of a teacher, on the answers of conversations or on
+answers of its own.
+
+TRL 1.16 has two trainers for the latter. Its GKDTrainer divides the loss of sampled answers by the tokens of those that
+they replace. Its DistillationTrainer doesn't, but it learns from sampled answers only. This one does both.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
 from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.conversations.on_policy import with_room
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.rows.instruction import INSTRUCTION
 from tasks.posttrain.stage import posttrain
@@ -32,6 +38,14 @@ class DistillConfig(PosttrainConfig):
     divergence: Divergence = Field(
         "forward", description="KL from the teacher (forward) or to it (reverse), or Jensen–Shannon between both"
     )
+    beta: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        exclude_if=lambda beta: beta == 0.5,  # so that keys from before this field stay valid
+        description="jsd: the teacher's weight in the mixture that both are compared with (Agarwal et al. 2024). "
+        "Near 0 it behaves as forward, near 1 as reverse",
+    )
     temperature: float = Field(
         1.0,
         gt=0,
@@ -40,6 +54,36 @@ class DistillConfig(PosttrainConfig):
     hard_share: float = Field(
         0.0, ge=0, lt=1, description="weight of the answers' own cross-entropy (the rest is the divergence's)"
     )
+    on_policy_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        exclude_if=lambda share: share == 0,
+        description="share of conversations whose last answer the student samples itself, at each step anew (λ of "
+        "Agarwal et al. 2024). 0: it learns on the answers of the conversations",
+    )
+    max_new_tokens: int = Field(
+        128,
+        ge=1,
+        exclude_if=lambda tokens: tokens == 128,
+        description="on_policy_share: maximum tokens of a sampled answer, which is cut there",
+    )
+
+    @property
+    def samples(self) -> bool:
+        return self.on_policy_share > 0
+
+    @model_validator(mode="after")
+    def _sets_what_counts(self) -> Self:
+        if self.beta != 0.5 and self.divergence != "jsd":
+            raise ValueError("beta belongs to `divergence: jsd`: set it, or leave beta out")
+        if self.max_new_tokens != 128 and not self.samples:
+            raise ValueError("max_new_tokens is for sampled answers: raise on_policy_share, or leave it out")
+        if self.hard_share and self.samples:
+            raise ValueError(
+                "hard_share would teach the student its own samples: set hard_share or on_policy_share to 0"
+            )
+        return self
 
     @property
     def frozen_models(self) -> int:
@@ -52,8 +96,11 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
     from trl import SFTConfig, SFTTrainer
 
     from models.kernels.cross_entropy import IGNORED
+    from models.runtimes.greedy import ends_of
+    from models.tokenizer import padding_id
     from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.conversations.divergence import divergence
+    from tasks.posttrain.conversations.on_policy import own_answers, rows_of
     from tasks.posttrain.engines import callable_beside, load_frozen
     from tasks.posttrain.token_means import ExactMeans
 
@@ -63,7 +110,34 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
     teacher: Any = load_frozen(parts.teacher, parts.runtime.posttrain, bfloat16=arguments.bf16)
     teacher.eval().requires_grad_(False)
 
+    tokenizer = parts.common["processing_class"]
+    ends, pad = ends_of(parts.common["model"], tokenizer), padding_id(tokenizer)
+
     class FromTeacher(SFTTrainer):
+        def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
+            batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+            if not config.samples or not batches:
+                return batches, items
+            rows = [rows_of(batch) for batch in batches]
+            with self.compute_loss_context_manager():
+                own = own_answers(
+                    self.accelerator.unwrap_model(self.model),
+                    [row for batch in rows for row in batch],
+                    share=config.on_policy_share,
+                    seed=f"{config.seed} {self.state.global_step}",
+                    ends=ends,
+                    pad=pad,
+                    max_new_tokens=config.max_new_tokens,
+                )
+            sums = torch.tensor([[len(own.lengths), sum(own.lengths), own.cut]], device=self.args.device)
+            answers, tokens, cut = self.accelerator.gather(sums).sum(0).tolist()
+            if answers:
+                self._metrics["train"]["completions/mean_length"] = [tokens / answers]
+                self._metrics["train"]["completions/clipped_ratio"] = [cut / answers]
+            in_order = iter(own.rows)
+            batches = [self.data_collator([next(in_order) for _ in batch]) for batch in rows]
+            return batches, self._get_num_items_in_batch(batches, device)
+
         def compute_loss(
             self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
         ) -> Any:
@@ -74,7 +148,7 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
             student, targets = outputs.logits[:, :-1][learned].float(), labels[learned]
             with torch.no_grad():
                 theirs = teacher(**given, use_cache=False).logits[:, :-1][learned]
-            soft = divergence(student, theirs, config.divergence, config.temperature).sum()
+            soft = divergence(student, theirs, config.divergence, config.temperature, config.beta).sum()
             hard = F.cross_entropy(student, targets, reduction="sum")
             tokens = learned.sum()
             right = (student.argmax(-1) == targets).sum()
@@ -109,15 +183,24 @@ DISTILL = Method(
     rows=INSTRUCTION,
     make_trainer=_make_trainer,
     loss_unit="nats a token",
-    measures={"mean_token_accuracy": "token_accuracy", "divergence": "divergence", "cross_entropy": "cross_entropy"},
+    measures={
+        "mean_token_accuracy": "token_accuracy",
+        "divergence": "divergence",
+        "cross_entropy": "cross_entropy",
+        "completions/mean_length": "answer_tokens",
+        "completions/clipped_ratio": "answers_cut",
+    },
     summary=("validation_divergence",),
+    rows_of=lambda config: with_room(config.max_new_tokens) if config.samples else INSTRUCTION,
 )
 
 
 @DISTILL.stage(version=3)
 def distill(config: DistillConfig, model: Artifact, instructions: Artifact, teacher: Artifact, out: Output) -> None:
-    """Distillation on logits (Hinton et al. 2015) over the answers of the instructions. It can heal a pruned model.
+    """Distillation on logits (Hinton et al. 2015) over the answers of the instructions, or over answers of the student
+    (Agarwal et al. 2024). It can heal a pruned model.
 
-    Writes model/, log.jsonl and loss.png. Both models must have the same tokenizer. Raises EmptyOutput as `sft` does.
+    Writes model/, log.jsonl and loss.png. Both models must have the same tokenizer. Sampled answers depend on the seed,
+    the step and the prompt: killed at any instant, it resumes bit for bit on a CPU. Raises EmptyOutput as `sft` does.
     """
     posttrain(DISTILL, config, model, instructions, out, teacher=teacher)

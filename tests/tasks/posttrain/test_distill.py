@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,21 @@ import pytest
 import torch
 
 from models.pretrained import load_pretrained
+from models.runtimes.sampled import sampled
+from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
+from storage.errors import ConfigError
+from tasks.posttrain.batches import training_order
+from tasks.posttrain.check import check_runtime
 from tasks.posttrain.conversations.divergence import divergence
-from tasks.posttrain.methods.distill import DistillConfig, Divergence, distill
+from tasks.posttrain.conversations.on_policy import own_answers, prompt_tokens
+from tasks.posttrain.methods.distill import DISTILL, DistillConfig, Divergence, distill
+from tasks.posttrain.pair_lengths import render_rows
 from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
 from tests.tasks.interrupt import interrupt_and_resume
+from tests.tasks.posttrain.in_process import parts_of
 from tests.tasks.posttrain.uneven import output
 from tests.tasks.tiny_model import make_instructions, make_model
 
@@ -40,6 +50,15 @@ def test_the_divergences_are_those_of_the_papers(kind: Divergence, temperature: 
     found = divergence(torch.tensor(student), torch.tensor(teacher), kind, temperature)
     assert found.tolist() == pytest.approx(by_hand(student, teacher, kind, temperature), rel=1e-5)
     assert divergence(torch.tensor(student), torch.tensor(student), kind).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.5, 0.8])
+def test_the_generalised_divergence_is_that_of_trl(beta: float) -> None:
+    from trl.experimental.gkd import GKDTrainer
+
+    student, teacher = torch.randn(2, 1, 6, 11, generator=torch.Generator().manual_seed(0)) * 3
+    theirs = GKDTrainer.generalized_jsd_loss(student, teacher, beta=beta, reduction="sum")
+    assert float(divergence(student, teacher, "jsd", beta=beta).sum()) == pytest.approx(float(theirs), rel=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +86,112 @@ def test_a_student_comes_nearer_to_its_teacher(taught: Output) -> None:
     assert rows[-1]["divergence"] < 0.5 * rows[0]["divergence"]
     assert rows[-1]["loss"] == pytest.approx(rows[-1]["divergence"], abs=1e-4), "the hard share is 0"
     assert taught.counts["validation_divergence"] == rows[-1]["divergence"]
+
+
+def trained_on_policy(inputs: tuple[Artifact, Artifact, Artifact], folder: Path, **settings: Any) -> list[Any]:
+    """The log of a trainer whose student answers every prompt itself."""
+    micro_batch = settings.pop("micro_batch", None)
+    config = DistillConfig.model_validate({**ON_POLICY, **settings})
+    student, pairs, teacher = (one.path for one in inputs)
+    tokenizer = load_tokenizer(student)
+    rows, _, _ = render_rows(DISTILL, config, [pairs / "all.jsonl"], tokenizer, 128)
+    runtime = {} if micro_batch is None else {"micro_batch": micro_batch}
+    parts = parts_of(DISTILL, config, student, rows, folder, **runtime)
+    trainer: Any = DISTILL.make_trainer(dataclasses.replace(parts, teacher=teacher))
+    trainer.train_dataset = trainer.train_dataset.select(training_order(config, len(rows)))
+    trainer.train()
+    return [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
+ON_POLICY = {**CONFIG.model_dump(), "validation_share": 0, "on_policy_share": 1, "max_new_tokens": 6, "epochs": 0.25}
+
+
+def test_a_student_comes_nearer_on_its_own_answers(inputs: tuple[Artifact, Artifact, Artifact], tmp_path: Path) -> None:
+    log = trained_on_policy(inputs, tmp_path / "whole", divergence="reverse")
+    assert log[-1]["divergence"] < 0.8 * log[0]["divergence"]
+    assert min(entry["completions/clipped_ratio"] for entry in log) > 0.8, "it has not learned to end"
+    assert min(entry["completions/mean_length"] for entry in log) > 5
+    # The loss is a mean over the sampled tokens, in whichever micro-batches they are
+    divided = trained_on_policy(inputs, tmp_path / "divided", divergence="reverse", micro_batch=4)
+    for one, other in zip(log[:2], divided[:2], strict=True):
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
+        assert other["loss"] == pytest.approx(other["divergence"], rel=1e-4)
+
+
+def test_samples_are_drawn_from_the_model_whoever_is_beside_them(inputs: tuple[Artifact, Artifact, Artifact]) -> None:
+    model = load_pretrained(inputs[0].path)
+    prompt, seeds = [5, 6, 7], list(range(2000))
+    tokens = [ids[0] for ids in sampled(model, [prompt] * 2000, seeds, [], 0, 1, 0.2)]
+    with torch.no_grad():
+        expected = (model(torch.tensor([prompt])).logits[0, -1] / 0.2).softmax(-1)
+    found = torch.bincount(torch.tensor(tokens), minlength=len(expected)) / len(tokens)
+    top = expected.topk(5).indices
+    assert found[top].tolist() == pytest.approx(expected[top].tolist(), abs=4 * (0.25 / 2000) ** 0.5)
+    together = sampled(model, [prompt, [9, 8, 7, 6, 5]], [3, 4], [], 0, 8)
+    assert sampled(model, [[9, 8, 7, 6, 5]], [4], [], 0, 8) == together[1:]
+    assert sampled(model, [[9, 8, 7, 6, 5]], [5], [], 0, 8) != together[1:]
+
+
+def test_the_last_answer_is_the_students_in_a_share_of_rows(inputs: tuple[Artifact, Artifact, Artifact]) -> None:
+    rows = [{"input_ids": [n, 11, 12, 13, 14, 15], "labels": [-100, 11, -100, -100, 14, 15]} for n in range(20, 60)]
+    asked = {"seed": "0 7", "ends": [1], "pad": 0, "max_new_tokens": 3}
+    model = load_pretrained(inputs[0].path)
+    own = own_answers(model, rows, share=0.5, **asked)
+    changed = [number for number, row in enumerate(own.rows) if row != rows[number]]
+    assert 10 < len(changed) < 30
+    assert len(own.lengths) == len(changed)
+    for number in changed:
+        row = own.rows[number]
+        assert row["input_ids"][:4] == rows[number]["input_ids"][:4]
+        assert row["labels"] == [*[-100] * 4, *row["input_ids"][4:]], "earlier answers are part of the prompt"
+    again = own_answers(model, rows[:20], share=0.5, **asked)
+    assert again.rows == own.rows[:20], "other rows of the step change nothing"
+    assert own_answers(model, rows, share=0.5, **{**asked, "seed": "0 8"}).rows != own.rows
+    assert own_answers(model, rows, share=1.0, **asked).rows[changed[0]] == own.rows[changed[0]]
+
+
+def test_rows_without_room_for_an_answer_are_dropped(inputs: tuple[Artifact, Artifact, Artifact]) -> None:
+    config = DistillConfig(on_policy_share=1, max_new_tokens=109, max_dropped_share=1)
+    tokenizer = load_tokenizer(inputs[0].path)
+    rows = [inputs[1].path / "all.jsonl"]
+    train, _, dropped = render_rows(DISTILL, config, rows, tokenizer, 128)
+    assert dropped["overlong"] > 0
+    assert max(prompt_tokens(row["labels"]) for row in train) + 109 == 128
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"beta": 0.3}, "divergence: jsd"),
+        ({"max_new_tokens": 8}, "on_policy_share"),
+        ({"on_policy_share": 1, "hard_share": 0.5}, "hard_share"),
+    ],
+)
+def test_settings_that_change_nothing_are_refused(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        DistillConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    "posttrain", [{"engine": "fsdp"}, {"engine": "deepspeed", "zero_stage": 3}, {"compile": "default"}]
+)
+def test_engines_that_cannot_sample_are_refused(posttrain: dict[str, Any]) -> None:
+    runtime = Runtime.model_validate({"training": {"processes": 2}, "posttrain": posttrain})
+    with pytest.raises(ConfigError, match="answers can't be sampled"):
+        check_runtime("distill", DistillConfig(on_policy_share=0.5), runtime)
+    check_runtime("distill", DistillConfig(), runtime)
+
+
+@pytest.mark.soak
+def test_two_processes_sample_the_answers_of_one(inputs: tuple[Artifact, Artifact, Artifact], tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"on_policy_share": 0.5, "max_new_tokens": 6})
+    alone, both = output(tmp_path / "1", "distill"), output(tmp_path / "2", "distill", processes=2)
+    for out in (alone, both):
+        distill.function(config, *inputs, out)
+    assert both.counts["validation_divergence"] == pytest.approx(alone.counts["validation_divergence"], abs=1e-3)
+    killed = output(tmp_path / "3", "distill", checkpoint_every=2, log_every=1)
+    interrupt_and_resume(distill, config, inputs, killed, at=5)
+    assert tree_digest(list_files(killed.path)) == tree_digest(list_files(alone.path))
 
 
 @pytest.mark.soak
