@@ -14,6 +14,7 @@ from storage.artifact import Artifact
 from tasks.evaluate import EvaluateConfig
 from tasks.evaluate.learning_curves.snapshots import chosen_snapshots
 from tasks.export import BEST
+from tasks.posttrain.best_of_n import BestOfNConfig
 from tasks.posttrain.feedback import FeedbackConfig
 from tasks.posttrain.merge import MergeConfig
 from tasks.posttrain.methods import METHODS
@@ -21,7 +22,7 @@ from tasks.posttrain.methods.distill import DistillConfig
 from tasks.posttrain.rows.row_sources import Pairs
 from tasks.stage.decorator import STAGES
 from tasks.stage.protocol import Input
-from tasks.training.chain import BASE, BESIDE, FEEDBACK, JUDGE
+from tasks.training.chain import BASE, BESIDE, JUDGE
 
 
 class Start(NamedTuple):
@@ -51,7 +52,7 @@ class Start(NamedTuple):
 
 
 class Chain:
-    """The models of a run by the link that made them, the base first, with the reward model and the feedback."""
+    """The models of a run by the link that made them, the base first, with what is made beside the chain."""
 
     def __init__(self, profile: Profile, start: Start) -> None:
         self.profile, self.start = profile, start
@@ -67,27 +68,33 @@ class Chain:
         config = getattr(self.profile, link)
         last = list(self.models.values())[-1].part("model")
         inputs: dict[str, Input | Pairs] = {"model": last}
-        if isinstance(config, FeedbackConfig) and not config.asks_model:
+        if isinstance(config, FeedbackConfig | BestOfNConfig) and not config.asks_model:
             inputs["model"] = None
         if isinstance(config, MergeConfig):
             named = {name: self.models[name].part("model") for name in config.links}
             return [self.models[BASE].part("model"), named]
         if isinstance(config, DistillConfig):
             inputs["teacher"] = self.models[config.teacher].part("model")
-        elif link in METHODS:
+        elif link in METHODS or isinstance(config, BestOfNConfig):
             inputs["judge"] = self.judge if config.judged else None
         pairs = self._pairs(link)
         return [inputs.get(name, pairs) for name in STAGES[link].input_names]
 
     def _pairs(self, link: str) -> Pairs:
-        """The pairs of a link's kind, from download, from feedback, or from both."""
+        """The pairs of a link's kind, from download, from an earlier link, or from all of these."""
         profile = self.profile
         role = METHODS[link].reads(profile.download.roles) if link in METHODS else "instructions"
         downloaded = self.start.pairs.part(role)
-        if profile.learns_from(link) == "downloaded":
+        origin = profile.learns_from(link)
+        if origin == "downloaded":
             return downloaded
-        made = self.beside[FEEDBACK].part("preferences")
-        return made if profile.learns_from(link) == "feedback" else {"downloaded": downloaded, FEEDBACK: made}
+        made = profile.role_of_made(link)
+        if origin != "both":
+            return self.beside[origin].part(made)
+        return {
+            "downloaded": downloaded,
+            **{name: self.beside[name].part(made) for name in profile.makers_before(link)},
+        }
 
     @property
     def judge(self) -> Artifact | None:

@@ -34,7 +34,7 @@ from tasks.tokenizer.extension import check_extendable
 from tasks.training.adapters.lora import check_adapters
 from tasks.training.chain import LINKS
 
-OTHERS = ("prune", "feedback", "draft")  # stages besides the methods that read instructions
+OTHERS = ("prune", "best_of_n", "feedback", "draft")  # stages besides the methods that read instructions
 NO_NEWS = "Nothing new: earlier runs (dedup.against) have all documents, so the stages after dedup were skipped."
 
 
@@ -151,9 +151,7 @@ def _methods(profile: Profile) -> dict[str, PosttrainConfig]:
 
 def _reading_download(profile: Profile, reached: Mapping[str, Any]) -> dict[str, PosttrainConfig]:
     """The methods that a run reaches and that read pairs of `download`."""
-    return {
-        name: reached[name] for name in _methods(profile) if name in reached and profile.learns_from(name) != "feedback"
-    }
+    return {name: reached[name] for name in _methods(profile) if name in reached and profile.reads_download(name)}
 
 
 def check_sources(profile: Profile, lines: Iterable[PlannedStage]) -> None:
@@ -198,7 +196,7 @@ def _readers(profile: Profile, reached: Iterable[str]) -> Iterator[tuple[str, st
     for name in (*profile.links, "draft"):
         if name not in reached or getattr(profile, name) is None:
             continue
-        if name in METHODS and profile.learns_from(name) != "feedback":
+        if name in METHODS and profile.reads_download(name):
             yield name, METHODS[name].reads(profile.download.roles)
         elif name in OTHERS:
             yield name, "instructions"

@@ -122,7 +122,7 @@ def _sources(profile: Profile, chain: list[str], learned: frozenset[str] | None)
     roles = {"documents"} if profile.pretrain else set[str]()
     after = profile.links.index(chain[-1]) + 1 if chain[-1] in profile.links else 0
     for link in profile.links[:after]:
-        if profile.learns_from(link) != "feedback" and (link in chain or link in BESIDE):
+        if profile.reads_download(link) and (link in chain or link in BESIDE):
             roles.add(METHODS[link].reads(profile.download.roles) if link in METHODS else "instructions")
     stated = {**EMBEDDED_LICENCES, **(profile.export.licences if profile.export else {})}
     for source in profile.download.sources:

@@ -21,7 +21,7 @@ from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
 from tasks.significance.gate_config import BITS, unknown_models, unknown_tasks
 from tasks.training.adapters.config import LAYERS, LoraConfig, why_not_apart
-from tasks.training.chain import BASE, BESIDE, FEEDBACK, JUDGE, LINKS
+from tasks.training.chain import BASE, BESIDE, FEEDBACK, JUDGE, LINKS, MAKES
 
 Check = Callable[[Sections], Iterator[str]]
 
@@ -331,7 +331,7 @@ def judge_comes_first(profile: Sections) -> Iterator[str]:
     """A link that learns from a reward model comes after it."""
     for number, name in enumerate(profile.links):
         config = getattr(profile, name)
-        if isinstance(config, PosttrainConfig) and config.judged and JUDGE not in profile.links[:number]:
+        if getattr(config, "judged", False) and JUDGE not in profile.links[:number]:
             yield (
                 f"{name} learns from a reward model, but no {JUDGE} comes before it: add the section, and {JUDGE} "
                 f"before {name} if the profile has a chain"
@@ -351,25 +351,27 @@ def rewards_have_fields(profile: Sections) -> Iterator[str]:
 
 
 def feedback_comes_first(profile: Sections) -> Iterator[str]:
-    """A link that learns from feedback comes after it."""
+    """A link that learns from what an earlier link makes comes after it."""
     for name in profile.links:
-        if profile.learns_from(name) != "downloaded" and not profile.after_feedback(name):
+        origin, makers = profile.learns_from(name), profile.makers_before(name)
+        if origin not in ("downloaded", *makers) and not (origin == "both" and makers):
+            able = FEEDBACK if profile.role_of_made(name) == "preferences" else "best_of_n"
+            maker = able if origin == "both" else origin
             yield (
-                f"{name}.learns_from is {profile.learns_from(name)}, but no {FEEDBACK} comes before it: add the "
-                f"section, and {FEEDBACK} before {name} where there is a chain"
+                f"{name}.learns_from is {origin}, but no {maker} comes before it: add the "
+                f"section, and {maker} before {name} where there is a chain"
             )
 
 
 def held_out_prompts_stay_out(profile: Sections) -> Iterator[str]:
-    """Feedback doesn't ask the prompts that a link holds out."""
-    if profile.feedback is None:
-        return
+    """Links that ask a model prompts of the instructions don't ask those that another holds out."""
+    asking = [name for name in profile.links if name in MAKES]
     for name in (name for name in profile.links if name in METHODS and METHODS[name].pairs == "instructions"):
         share = getattr(profile, name).validation_share
-        if share > profile.feedback.validation_share:
+        for maker in (one for one in asking if share > getattr(profile, one).validation_share):
             yield (
-                f"{name} holds out a share of {share:g} of the instructions, of which {FEEDBACK} would ask some: set "
-                f"{FEEDBACK}.validation_share to {share:g}"
+                f"{name} holds out a share of {share:g} of the instructions, of which {maker} would ask some: set "
+                f"{maker}.validation_share to {share:g}"
             )
 
 

@@ -16,6 +16,7 @@ from tasks.draft import DraftConfig
 from tasks.evaluate import EvaluateConfig
 from tasks.export import ExportConfig
 from tasks.filter import FilterConfig
+from tasks.posttrain.best_of_n import BestOfNConfig
 from tasks.posttrain.config import LearnsFrom, PreferenceConfig
 from tasks.posttrain.feedback import FeedbackConfig
 from tasks.posttrain.merge import MergeConfig
@@ -34,7 +35,7 @@ from tasks.stage.runtime import Runtime
 from tasks.synthesise import SynthesiseConfig
 from tasks.tokenize import TokenizeConfig
 from tasks.tokenizer import TokenizerConfig
-from tasks.training.chain import FEEDBACK, LINKS, LinkName
+from tasks.training.chain import LINKS, MAKES, LinkName
 
 NAME = r"^[a-z0-9][a-z0-9_-]{0,99}$"  # file names contain it
 
@@ -76,6 +77,9 @@ class Sections(BaseModel):
     )
     distill: DistillConfig | None = Field(None, description="learning the distributions of a teacher (null: none)")
     sft: SftConfig | None = Field(default_factory=SftConfig, description="supervised fine-tuning (null: none)")
+    best_of_n: BestOfNConfig | None = Field(
+        None, description="the best of several answers as instructions and pairs, made beside the chain (null: none)"
+    )
     feedback: FeedbackConfig | None = Field(
         None, description="a model's preferences among its own answers, made beside the chain (null: none)"
     )
@@ -144,10 +148,21 @@ class Sections(BaseModel):
     def learns_from(self, name: str) -> LearnsFrom:
         """The origin of the pairs of a link."""
         config = getattr(self, name)
-        if not isinstance(config, PreferenceConfig):
+        if not isinstance(config, PreferenceConfig | SftConfig):
             return "downloaded"
-        return config.learns_from or ("feedback" if self.after_feedback(name) else "downloaded")
+        makers = self.makers_before(name)
+        return config.learns_from or (makers[-1] if makers else "downloaded")
 
-    def after_feedback(self, name: str) -> bool:
-        """Whether feedback comes before a link."""
-        return FEEDBACK in self.links[: self.links.index(name)]
+    def reads_download(self, name: str) -> bool:
+        """Whether a link learns from pairs of download."""
+        return self.learns_from(name) in ("downloaded", "both")
+
+    def role_of_made(self, name: str) -> str:
+        """The role of rows made by earlier links that a link can learn from."""
+        return "preferences" if isinstance(getattr(self, name), PreferenceConfig) else "instructions"
+
+    def makers_before(self, name: str) -> list[LearnsFrom]:
+        """The links before one that make rows which it can learn from."""
+        earlier, role = self.links[: self.links.index(name)], self.role_of_made(name)
+        able = (maker for maker, roles in MAKES.items() if role in roles and maker in earlier)
+        return sorted(able, key=earlier.index)

@@ -55,7 +55,7 @@ ACROSS = {  # the imports from one stage into another
     ("serve", "download"),  # votes are checked by the code that will read them
     ("serve", "export"),  # a release is opened, and random words are found as in one
     ("serve", "filter"),  # requests and answers are searched for personal data, secrets and abuse as documents are
-    ("posttrain", "base"),  # models from elsewhere are merged
+    ("posttrain", "base"),  # teachers and merged models from elsewhere are taken as bases are
     ("posttrain", "dedup"),  # near-duplicates among pairs are those among documents
 }
 MAY_IMPORT = {

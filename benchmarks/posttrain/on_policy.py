@@ -4,8 +4,8 @@ A teacher learns to add four digits by SFT, with the total after each of them as
 smaller student learns the same for less long. Then each arm trains that student by `distill`, on the same prompts, in
 as many steps of as many rows at the same rate. `off` learns on the rows' answers, `on` on its own, by each divergence,
 and `half` on its own for half of the rows. Measured are greedy answers to questions that a hash of their ids holds out
-of all trainings, and the tokens that an arm learned on. A seed decides weights, orders and samples, never the data.
-Intervals are 95 % of Student's t.
+of all trainings, and the tokens that an arm learned on. The teacher is the same for all seeds. A seed decides the
+student's weights, orders and samples, never the data. Intervals are 95 % of Student's t.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-from benchmarks.posttrain.seeds import made, model_of, parser_of, print_mean, runtime_of, tuned
+from benchmarks.posttrain.seeds import made, model_of, parser_of, print_mean, right_share, rows_of, runtime_of, tuned
 from models.config import ModelConfig
 from storage.artifact import Artifact
 from storage.shards.documents import Document, write_documents
-from storage.shards.lines import read_json_lines
 from tasks.posttrain.methods.distill import DistillConfig, distill
 from tasks.posttrain.methods.sft import SftConfig
-from tasks.posttrain.rows.prepare import is_held_out
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tasks.tokenizer import TokenizerConfig, train_tokenizer
@@ -50,19 +48,20 @@ def main() -> None:
     print(f"| seed | teacher | student | {' | '.join(options.arms)} |\n|{'---|' * (len(options.arms) + 3)}")
     right: dict[str, list[float]] = {arm: [] for arm in options.arms}
     tokens: dict[str, int] = {}
+    teacher = _model(options, options.folder / "teacher", rows, runtime, 0, options.teacher_epochs, depth=3, width=128)
+    reached = right_share(teacher, rows, HELD_OUT, LONGEST)
     for seed in range(options.seeds):
         folder = options.folder / str(seed)
-        teacher = _model(options, folder / "teacher", rows, runtime, seed, options.teacher_epochs, depth=3, width=128)
-        student = _model(options, folder / "student", rows, runtime, seed, options.student_epochs, depth=2, width=48)
-        shares = [_right(teacher, rows), _right(student, rows)]
+        student = _model(options, folder / "student", rows, runtime, seed, options.student_epochs, depth=2, width=64)
+        shares = [reached, right_share(student, rows, HELD_OUT, LONGEST)]
         for arm in options.arms:
             out = _distilled(options, folder / arm.replace(" ", "-"), arm, student, teacher, rows, seed)
-            right[arm].append(_right(model_of(out), rows))
+            right[arm].append(right_share(model_of(out), rows, HELD_OUT, LONGEST))
             tokens[arm] = tokens.get(arm, 0) + _tokens(out, rows)
         print(f"| {seed} | {' | '.join(f'{s:.1%}' for s in [*shares, *(right[a][-1] for a in right)])} |", flush=True)
-    for arm in options.arms:
+    for arm in options.arms if options.seeds > 1 else ():
         print_mean(f"{arm}, {tokens[arm] / options.seeds:,.0f} tokens:", right[arm], ".1%")
-    for arm in options.arms[1:]:
+    for arm in options.arms[1:] if options.seeds > 1 else ():
         less = [mine - theirs for mine, theirs in zip(right[arm], right[options.arms[0]], strict=True)]
         print_mean(f"{arm}, less {options.arms[0]}:", less, "+.1%")
 
@@ -71,9 +70,9 @@ def _options() -> argparse.Namespace:
     parser = parser_of("on_policy", __doc__)
     parser.add_argument("--rows", type=int, default=2000, help="questions, held-out ones included")
     parser.add_argument("--teacher-epochs", type=float, default=12)
-    parser.add_argument("--student-epochs", type=float, default=4)
-    parser.add_argument("--epochs", type=float, default=2, help="of the distillation")
-    parser.add_argument("--learning-rate", type=float, default=1e-3, help="of the distillation")
+    parser.add_argument("--student-epochs", type=float, default=8)
+    parser.add_argument("--epochs", type=float, default=4, help="of the distillation")
+    parser.add_argument("--learning-rate", type=float, default=2e-3, help="of the distillation")
     parser.add_argument("--arms", nargs="+", choices=[*ARMS], default=[*ARMS])
     return parser.parse_args()
 
@@ -105,8 +104,8 @@ def _model(
     if not (folder / "base" / "config.json").exists():
         tokenizer = _tokenizer(options.folder, rows, runtime)
         torch.manual_seed(seed)
-        config = ModelConfig.model_validate({"family": "llama", "heads": 4, "context": 64, **shape})
-        save(Transformer(derive(config, VOCABULARY)), folder / "base", tokenizer)
+        model = ModelConfig.model_validate({"family": "llama", "heads": 4, "context": 64, **shape})
+        save(Transformer(derive(model, VOCABULARY)), folder / "base", tokenizer)
     config = SftConfig(validation_share=HELD_OUT, seed=seed, epochs=epochs, global_batch=32, learning_rate=3e-3)
     return model_of(tuned(folder / "sft", runtime, config, Artifact.at(folder / "base"), rows))
 
@@ -115,7 +114,7 @@ def _tokenizer(folder: Path, rows: Artifact, runtime: Runtime) -> Path:
     """A tokenizer of nearly single bytes, so that an answer has many tokens; made once."""
     out = Output.at(folder / "tokenizer", stage="tokenizer", runtime=runtime)
     if not (out.path / "tokenizer.json").exists():
-        texts = (message["content"] for row in _rows(rows) for message in row["messages"])
+        texts = (message["content"] for row in rows_of(rows) for message in row["messages"])
         documents = folder / "tokenizer" / "documents"
         write_documents(documents / "00000.parquet", (Document.new(text, "sums") for text in texts))
         train_tokenizer.function(TokenizerConfig(vocab_size=VOCABULARY), Artifact.at(documents), out)
@@ -132,33 +131,15 @@ def _distilled(
     return made(folder / "distill", runtime, lambda out: distill.function(config, student, rows, teacher, out))
 
 
-def _right(model: Artifact, rows: Artifact) -> float:
-    """The share of held-out questions whose greedy answer is right."""
-    from models.conversation import answer_text
-    from models.pretrained import load_pretrained
-    from models.runtimes.greedy import ends_of, greedy
-    from models.tokenizer import load_tokenizer
-
-    loaded, tokenizer = load_pretrained(model.path), load_tokenizer(model.path)
-    asked, ends = [row for row in _rows(rows) if is_held_out(row["id"], HELD_OUT)], ends_of(loaded, tokenizer)
-    answers = greedy(loaded, tokenizer, [row["messages"][:-1] for row in asked], ends, LONGEST)
-    texts = [answer_text(tokenizer, ids, ends) for ids in answers]
-    return sum(text == row["messages"][-1]["content"] for text, row in zip(texts, asked, strict=True)) / len(asked)
-
-
 def _tokens(out: Output, rows: Artifact) -> int:
     """The tokens that an arm learned on: those of a row's answer with its end, unless the log says what was sampled."""
     from models.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(out.path / "model")
-    answers = [row["messages"][-1]["content"] for row in _rows(rows)]
+    answers = [row["messages"][-1]["content"] for row in rows_of(rows)]
     given = sum(len(tokenizer.encode(answer, add_special_tokens=False)) + 1 for answer in answers) / len(answers)
     log = read_log(out.path / "log.jsonl")
-    return round(32 * sum(row.get("answer_tokens", given) for row in log))
-
-
-def _rows(rows: Artifact) -> list[dict[str, Any]]:
-    return [row for path in rows.files("*.jsonl") for row in read_json_lines(path)]
+    return round(32 * sum(float(row.get("answer_tokens", given)) for row in log))
 
 
 if __name__ == "__main__":

@@ -14,10 +14,12 @@ from benchmarks.measure import DATA
 from storage.artifact import Artifact
 from storage.errors import BadDocument
 from storage.refs import resolve
+from storage.shards.lines import read_json_lines
 from storage.store import Store
 from tasks.download.pairs import preference
 from tasks.download.pairs.form import FormName
 from tasks.posttrain.methods.sft import SftConfig, sft
+from tasks.posttrain.rows.prepare import is_held_out
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 
@@ -71,6 +73,26 @@ def tuned(folder: Path, runtime: Runtime, config: SftConfig, model: Artifact, ro
 def model_of(out: Output) -> Artifact:
     """The model that a stage left."""
     return Artifact.at(out.path / "model")
+
+
+def rows_of(artifact: Artifact) -> list[dict[str, Any]]:
+    """All rows of an artifact's JSON Lines."""
+    return [row for path in artifact.files("*.jsonl") for row in read_json_lines(path)]
+
+
+def right_share(model: Artifact, rows: Artifact, share: float, longest: int) -> float:
+    """The share of right greedy answers, of at most `longest` tokens, to the rows that a share holds out."""
+    from models.conversation import answer_text
+    from models.pretrained import load_pretrained
+    from models.runtimes.greedy import ends_of, greedy
+    from models.tokenizer import load_tokenizer
+
+    loaded, tokenizer = load_pretrained(model.path), load_tokenizer(model.path)
+    asked, ends = [row for row in rows_of(rows) if is_held_out(row["id"], share)], ends_of(loaded, tokenizer)
+    answers = greedy(loaded, tokenizer, [row["messages"][:-1] for row in asked], ends, longest)
+    texts = [answer_text(tokenizer, ids, ends) for ids in answers]
+    right = [text == row["messages"][-1]["content"] for text, row in zip(texts, asked, strict=True)]
+    return sum(right) / len(right)
 
 
 def read_preferences(path: Path, folder: Path, form: FormName | None) -> Artifact:

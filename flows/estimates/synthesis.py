@@ -11,12 +11,12 @@ from flows.estimates.planned_stage import Pending, PlannedStage
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.store import Store
-from tasks.endpoint.paid import answers_in
+from tasks.endpoint.paid import answers_in, known_answers
 from tasks.stage.history import ever_made
 from tasks.synthesise import SynthesiseConfig
 from tasks.synthesise.choose import Chosen, prompts_of, requests_of
 from tasks.synthesise.report import money
-from tasks.synthesise.stage import SHARDS, known_answers
+from tasks.synthesise.stage import SHARDS
 
 READ = 16  # shards
 CHARACTERS = 4.0  # of a token, about

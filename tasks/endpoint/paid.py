@@ -6,13 +6,19 @@ holds only the places of answers, as there may be millions.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from storage.artifact import Artifact
+from storage.errors import DamagedArtifact
 from storage.shards.lines import as_line, parse_json
+
+ANSWERS = "answers"  # the part of an artifact with all answers, by the keys of their requests
+KEPT = "answers.jsonl"  # in the scratch folder, as they come
 
 
 class _Place(NamedTuple):
@@ -80,6 +86,28 @@ class PaidAnswers:
 def answers_in(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(request, answer) of each complete line of a file, which may be being written."""
     return ((request, answer) for request, answer, _ in _complete_lines(path))
+
+
+def known_answers(
+    artifacts: Iterable[Artifact], unfinished: Iterable[Path], told: Callable[[str], None]
+) -> Iterator[Path]:
+    """The files with answers of artifacts of the stage, and of scratch folders of `unfinished` ones. One that has
+    changed bytes is reported to `told`, and not used. Of equal files there is one."""
+    known: set[str] = set()
+    for artifact in artifacts:
+        files = artifact.manifest.files if artifact.manifest else {}
+        mine = (name for name in files if name.startswith(f"{ANSWERS}/") and files[name].sha256 not in known)
+        for name in sorted(mine):
+            try:
+                path = artifact.file(name)
+                if hashlib.sha256(path.read_bytes()).hexdigest() == files[name].sha256:
+                    known.add(files[name].sha256)
+                    yield path
+                    continue
+            except (DamagedArtifact, OSError):
+                pass
+            told(f"{artifact.location}/{name} is gone or has changed bytes: its answers aren't used")
+    yield from (path for folder in unfinished if (path := folder / KEPT).exists())
 
 
 def _complete_lines(path: Path) -> Iterator[tuple[str, dict[str, Any], _Place]]:

@@ -8,6 +8,7 @@ attention/          attention of rows with several conversations
 conversations/      what sft adds to TRL's trainer: packed rows, noise
 preference/         trainers and losses of the methods that learn from preferences
 reference/          log-probabilities of the pairs under the starting model, as an artifact
+best_of_n/          the best of several answers, as instructions and pairs
 feedback/           preferences that a model gives
 prune/              a smaller model, to be healed by further training
 merge/              several models that were trained from one base, as one

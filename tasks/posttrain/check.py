@@ -55,10 +55,9 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
             "Set the engine to ddp and compile to off, or leave quantize out.",
         )
     if config.samples and (engine == "fsdp" or zero == 3 or settings.compile != "off"):
-        setting, value = ("compile", settings.compile) if settings.compile != "off" else ("engine", engine)
+        under = f"compile {settings.compile}" if settings.compile != "off" else f"engine {engine}, zero_stage {zero}"
         raise ConfigError(
-            f"{name}.on_policy_share is set, but answers can't be sampled under runtime.posttrain.{setting} {value}"
-            f"{' with zero_stage 3' if (setting, zero) == ('engine', 3) else ''}.",
+            f"{name}.on_policy_share is set, but answers can't be sampled under runtime.posttrain.{under}.",
             "Use ddp, or deepspeed with zero_stage 1 or 2, and compile off.",
         )
     if engine != "ddp" and processes == 1:

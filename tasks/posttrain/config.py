@@ -10,7 +10,7 @@ from tasks.stage.config import StageConfig
 from tasks.training.adapters.config import AdapterConfig, LoraConfig, VirtualTokens
 
 Deduplicate = Literal["exact", "near", "none"]
-LearnsFrom = Literal["downloaded", "feedback", "both"]
+LearnsFrom = Literal["downloaded", "feedback", "best_of_n", "both"]
 
 
 class PosttrainConfig(StageConfig):
@@ -100,6 +100,6 @@ class PreferenceConfig(PosttrainConfig):
     learns_from: LearnsFrom | None = Field(
         None,
         exclude_if=lambda value: value is None,
-        description="downloaded: pairs of `download`. feedback: those of an earlier link `feedback`. both (default: "
-        "feedback if that link comes before, downloaded otherwise)",
+        description="downloaded: pairs of `download`. feedback, best_of_n: those of that earlier link. both: all of "
+        "these (default: those of the last such link before, or else downloaded)",
     )

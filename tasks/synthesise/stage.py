@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from storage.artifact import Artifact
-from storage.errors import DamagedArtifact, EmptyOutput, harmless
+from storage.errors import EmptyOutput, harmless
 from storage.files.flush import link_or_copy
 from storage.shards.documents import Document, Verdict, count_rows, shard_name, write_documents, write_ledger
 from storage.shards.lines import write_json_lines
 from tasks.endpoint.client import Completion, Endpoint, address_of, api_key
-from tasks.endpoint.paid import PaidAnswers
+from tasks.endpoint.paid import ANSWERS, KEPT, PaidAnswers, known_answers
 from tasks.stage import stage
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
@@ -27,8 +25,6 @@ from tasks.synthesise.judge import document_in
 from tasks.synthesise.report import Account, report
 
 SECTION = "runtime.synthesise"
-ANSWERS = "answers"  # the part of the artifact with all answers, by the keys of their requests
-KEPT = "answers.jsonl"  # in the scratch folder, as they come
 ENOUGH = 100  # answers to judge the rest by
 PROBLEM = 100  # characters of a server's words in a line of progress
 QUOTED = 80  # characters of an answer in an error
@@ -85,28 +81,6 @@ def synthesise(config: SynthesiseConfig, documents: Artifact, out: Output) -> No
             made.close()
     made.finish()
     report(account, config, endpoint, out)
-
-
-def known_answers(
-    artifacts: Iterable[Artifact], unfinished: Iterable[Path], told: Callable[[str], None]
-) -> Iterator[Path]:
-    """The files with answers of artifacts of the stage, and of scratch folders of `unfinished` ones. One that has
-    changed bytes is reported to `told`, and not used. Of equal files there is one."""
-    known: set[str] = set()
-    for artifact in artifacts:
-        files = artifact.manifest.files if artifact.manifest else {}
-        mine = (name for name in files if name.startswith(f"{ANSWERS}/") and files[name].sha256 not in known)
-        for name in sorted(mine):
-            try:
-                path = artifact.file(name)
-                if hashlib.sha256(path.read_bytes()).hexdigest() == files[name].sha256:
-                    known.add(files[name].sha256)
-                    yield path
-                    continue
-            except (DamagedArtifact, OSError):
-                pass
-            told(f"{artifact.location}/{name} is gone or has changed bytes: its answers aren't used")
-    yield from (path for folder in unfinished if (path := folder / KEPT).exists())
 
 
 def _once(chosen: Chosen, prompts: dict[str, str], made: _Made) -> Iterator[Wanted]:

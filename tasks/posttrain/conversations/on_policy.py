@@ -1,6 +1,6 @@
-"""Conversations in which the student answers itself, for on-policy distillation (Agarwal et al. 2024, GKD).
+"""A trainer whose model answers itself, for on-policy distillation (Agarwal et al. 2024, GKD).
 
-A row's last answer is replaced by one that the student samples. Whether it is, and what is sampled, follows from the
+A row's last answer is replaced by one that the model samples. Whether it is, and what is sampled, follows from the
 seed, the step and the prompt, so a resumed run has the same answers, over any number of processes.
 """
 
@@ -8,66 +8,68 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from tasks.posttrain.rows.form import OVERLONG, Dropped, Row, RowForm
-from tasks.posttrain.rows.instruction import INSTRUCTION
+import torch
+from transformers import Trainer
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from models.kernels.cross_entropy import IGNORED
+from models.runtimes.greedy import ends_of
+from models.runtimes.sampled import sampled
+from models.tokenizer import padding_id
+from tasks.posttrain.rows.form import Row
+from tasks.posttrain.rows.instruction import prompt_tokens
 
 BITS = 32
 
 
 class OwnAnswers(NamedTuple):
-    """Rows with answers of the student's, the tokens of these answers, and how many of them were cut."""
+    """Rows with answers of the model's, the tokens of these answers, and how many of them were cut."""
 
     rows: list[Row]
     lengths: list[int]
     cut: int
 
 
-def with_room(max_new_tokens: int) -> RowForm:
-    """The form of instructions that drops those whose last prompt leaves no room for an answer of so many tokens."""
-    return RowForm(partial(_render, room=max_new_tokens), INSTRUCTION.supervised_share)
+class OnPolicy(Trainer):
+    """Mixed into TRL's SFTTrainer, before it. A `share` of the rows gets answers of at most `max_new_tokens`, before
+    the tokens of a step are counted. Its measures are those of the answers of all processes."""
 
+    share = 0.0
+    max_new_tokens = 0
+    _metrics: dict[str, dict[str, list[float]]]  # TRL's
 
-def _render(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int, *, room: int) -> Row | list[Row]:
-    rendered = INSTRUCTION.render(row, tokenizer, max_length)
-    if isinstance(rendered, dict) and prompt_tokens(rendered["labels"]) + room > max_length:
-        raise Dropped(OVERLONG)
-    return rendered
-
-
-def prompt_tokens(labels: Sequence[int]) -> int:
-    """The tokens before the last answer."""
-    from models.kernels.cross_entropy import IGNORED
-
-    place = len(labels)
-    while labels[place - 1] == IGNORED:
-        place -= 1
-    while place and labels[place - 1] != IGNORED:
-        place -= 1
-    return place
-
-
-def rows_of(batch: Mapping[str, Any]) -> list[Row]:
-    """The rows of a padded batch."""
-    lengths = batch["attention_mask"].sum(1).tolist()
-    return [
-        {name: batch[name][number, :length].tolist() for name in ("input_ids", "labels")}
-        for number, length in enumerate(lengths)
-    ]
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        """The micro-batches of a step, and the tokens that are learned in it."""
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if not self.share or not batches:
+            return batches, items
+        rows = [_rows_of(batch) for batch in batches]
+        model, tokenizer = self.accelerator.unwrap_model(self.model), self.processing_class
+        with self.compute_loss_context_manager():
+            own = own_answers(
+                model,
+                [row for batch in rows for row in batch],
+                share=self.share,
+                seed=f"{self.args.seed} {self.state.global_step}",
+                ends=ends_of(model, tokenizer),
+                pad=padding_id(tokenizer),
+                max_new_tokens=self.max_new_tokens,
+            )
+        sums = torch.tensor([[len(own.lengths), sum(own.lengths), own.cut]], device=self.args.device)
+        answers, tokens, cut = self.accelerator.gather(sums).sum(0).tolist()
+        if answers:
+            self._metrics["train"]["completions/mean_length"] = [tokens / answers]
+            self._metrics["train"]["completions/clipped_ratio"] = [cut / answers]
+        in_order = iter(own.rows)
+        batches = [self.data_collator([next(in_order) for _ in batch]) for batch in rows]
+        return batches, self._get_num_items_in_batch(batches, device)
 
 
 def own_answers(
     model: Any, rows: Sequence[Row], *, share: float, seed: str, ends: Sequence[int], pad: int, max_new_tokens: int
 ) -> OwnAnswers:
-    """The rows of a step, a `share` of them with an answer of the student's. `seed` names the step."""
-    from models.kernels.cross_entropy import IGNORED
-    from models.runtimes.sampled import sampled
-
+    """The rows of a step, a `share` of them with an answer of the model's. `seed` names the step."""
     answered = list(rows)
     prompts = {number: row["input_ids"][: prompt_tokens(row["labels"])] for number, row in enumerate(rows)}
     drawn = {number: _draws(seed, ids) for number, ids in prompts.items()}
@@ -79,7 +81,16 @@ def own_answers(
     return OwnAnswers(answered, [len(one) for one in answers], sum(one[-1] not in ends for one in answers))
 
 
+def _rows_of(batch: Mapping[str, Any]) -> list[Row]:
+    """The rows of a padded batch."""
+    lengths = batch["attention_mask"].sum(1).tolist()
+    return [
+        {name: batch[name][number, :length].tolist() for name in ("input_ids", "labels")}
+        for number, length in enumerate(lengths)
+    ]
+
+
 def _draws(seed: str, prompt: Sequence[int]) -> tuple[float, int]:
-    """A number from 0 to 1 that decides whether the student answers, and the seed of its answer."""
+    """A number from 0 to 1 that decides whether the model answers, and the seed of its answer."""
     digest = hashlib.sha256(f"on-policy {seed} {' '.join(map(str, prompt))}".encode()).digest()
     return int.from_bytes(digest[:4]) / 2**BITS, int.from_bytes(digest[4:8])

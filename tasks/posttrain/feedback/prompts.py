@@ -1,32 +1,44 @@
-"""Draws the conversations to get feedback on, each with a principle."""
+"""Draws the conversations that a model answers: to get feedback on, or the best of several answers."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from tasks.posttrain.feedback.config import FeedbackConfig
 from tasks.posttrain.rows.prepare import is_held_out, read_rows
 from tasks.posttrain.rows.same_rows import digest_as_compared, distinct
 
 Transcript = dict[str, Any]
 
 
-def draw_prompts(
-    config: FeedbackConfig, principles: Sequence[str], files: Iterable[Path]
-) -> tuple[list[Transcript], Counter[str]]:
-    """Conversations without their last answer, in an order drawn from the seed and their ids, with the principles in
-    turn, and how many are left out by reason. A prompt that any held-out conversation has is left out. Of other
-    conversations with the same prompt, the first is taken."""
+class Drawing(Protocol):
+    """The settings of a draw."""
+
+    @property
+    def prompts(self) -> int | None:
+        """How many to draw, or None for all."""
+
+    @property
+    def validation_share(self) -> float:
+        """The share that is held out of all links."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the draw."""
+
+
+def draw_prompts(config: Drawing, files: Iterable[Path]) -> tuple[list[Transcript], Counter[str]]:
+    """Conversations to be answered in place of their last answer, in an order drawn from the seed and their ids, and
+    how many are left out by reason. A prompt that any held-out conversation has is left out. Of other conversations
+    with the same prompt, the first is taken."""
     left_out: Counter[str] = Counter()
-    rows = [{"id": row["id"], "prompt": row["messages"][:-1]} for row in distinct(read_rows(files), left_out)]
-    known = {digest_as_compared(row["prompt"]) for row in rows if is_held_out(row["id"], config.validation_share)}
+    rows = [(row, digest_as_compared(row["messages"][:-1])) for row in distinct(read_rows(files), left_out)]
+    known = {digest for row, digest in rows if is_held_out(row["id"], config.validation_share)}
     drawn: list[Transcript] = []
-    for row in sorted(rows, key=lambda row: seed_of(row["id"], config.seed)):
-        digest = digest_as_compared(row["prompt"])
+    for row, digest in sorted(rows, key=lambda one: seed_of(one[0]["id"], config.seed)):
         if is_held_out(row["id"], config.validation_share):
             left_out["held_out"] += 1
         elif digest in known:
@@ -35,7 +47,7 @@ def draw_prompts(
             left_out["not_drawn"] += 1
         else:
             known.add(digest)
-            drawn.append({**row, "principle": principles[len(drawn) % len(principles)]})
+            drawn.append(row)
     return drawn, left_out
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,11 @@ def run(path: Path) -> None:
     """Write preferences/pairs.jsonl, transcripts.jsonl and the counts."""
     spec = FeedbackSpec.model_validate_json(path.read_text())
     config = spec.config
-    prompts, left_out = draw_prompts(config, spec.principles, spec.rows)
+    drawn, left_out = draw_prompts(config, spec.rows)
+    prompts = [
+        {"id": row["id"], "prompt": row["messages"][:-1], "principle": principle}
+        for row, principle in zip(drawn, cycle(spec.principles), strict=False)
+    ]
     paid = PaidAnswers(spec.scratch / "answers.jsonl")
     endpoint = _endpoint(spec, paid)
     model = _model(spec)

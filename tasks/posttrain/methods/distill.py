@@ -13,9 +13,8 @@ from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
 from tasks.posttrain.config import PosttrainConfig
-from tasks.posttrain.conversations.on_policy import with_room
 from tasks.posttrain.method import Method, TrainerParts
-from tasks.posttrain.rows.instruction import INSTRUCTION
+from tasks.posttrain.rows.instruction import INSTRUCTION, with_room
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 from tasks.training.chain import BASE
@@ -96,11 +95,9 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
     from trl import SFTConfig, SFTTrainer
 
     from models.kernels.cross_entropy import IGNORED
-    from models.runtimes.greedy import ends_of
-    from models.tokenizer import padding_id
     from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.conversations.divergence import divergence
-    from tasks.posttrain.conversations.on_policy import own_answers, rows_of
+    from tasks.posttrain.conversations.on_policy import OnPolicy
     from tasks.posttrain.engines import callable_beside, load_frozen
     from tasks.posttrain.token_means import ExactMeans
 
@@ -110,33 +107,8 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
     teacher: Any = load_frozen(parts.teacher, parts.runtime.posttrain, bfloat16=arguments.bf16)
     teacher.eval().requires_grad_(False)
 
-    tokenizer = parts.common["processing_class"]
-    ends, pad = ends_of(parts.common["model"], tokenizer), padding_id(tokenizer)
-
-    class FromTeacher(SFTTrainer):
-        def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
-            batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
-            if not config.samples or not batches:
-                return batches, items
-            rows = [rows_of(batch) for batch in batches]
-            with self.compute_loss_context_manager():
-                own = own_answers(
-                    self.accelerator.unwrap_model(self.model),
-                    [row for batch in rows for row in batch],
-                    share=config.on_policy_share,
-                    seed=f"{config.seed} {self.state.global_step}",
-                    ends=ends,
-                    pad=pad,
-                    max_new_tokens=config.max_new_tokens,
-                )
-            sums = torch.tensor([[len(own.lengths), sum(own.lengths), own.cut]], device=self.args.device)
-            answers, tokens, cut = self.accelerator.gather(sums).sum(0).tolist()
-            if answers:
-                self._metrics["train"]["completions/mean_length"] = [tokens / answers]
-                self._metrics["train"]["completions/clipped_ratio"] = [cut / answers]
-            in_order = iter(own.rows)
-            batches = [self.data_collator([next(in_order) for _ in batch]) for batch in rows]
-            return batches, self._get_num_items_in_batch(batches, device)
+    class FromTeacher(OnPolicy, SFTTrainer):
+        share, max_new_tokens = config.on_policy_share, config.max_new_tokens
 
         def compute_loss(
             self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None

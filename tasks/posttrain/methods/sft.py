@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -42,6 +42,12 @@ class SftConfig(PosttrainConfig):
         gt=0,
         exclude_if=lambda value: value is None,
         description="noise on the embeddings in training (NEFTune, Jain et al. 2023, who use 5 to 15). null: none",
+    )
+    learns_from: Literal["downloaded", "best_of_n", "both"] | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="downloaded: instructions of `download`. best_of_n: those of that earlier link. both (default: "
+        "best_of_n if that link comes before, downloaded otherwise)",
     )
 
     @model_validator(mode="after")

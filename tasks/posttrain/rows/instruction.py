@@ -67,6 +67,30 @@ def render_in_parts(
     return [render_instruction({**row, "messages": part}, tokenizer, max_length, loss_on=loss_on) for part in parts]
 
 
+def with_room(max_new_tokens: int) -> RowForm:
+    """The form of instructions that drops those whose last prompt leaves no room for an answer of so many tokens."""
+
+    def rendered(row: Row, tokenizer: PreTrainedTokenizerFast, max_length: int) -> Row:
+        found = render_instruction(row, tokenizer, max_length)
+        if prompt_tokens(found["labels"]) + max_new_tokens > max_length:
+            raise Dropped(OVERLONG)
+        return found
+
+    return RowForm(rendered, _supervised_share)
+
+
+def prompt_tokens(labels: Sequence[int]) -> int:
+    """The tokens before the last answer of a rendered conversation."""
+    from models.kernels.cross_entropy import IGNORED
+
+    place = len(labels)
+    while labels[place - 1] == IGNORED:
+        place -= 1
+    while place and labels[place - 1] != IGNORED:
+        place -= 1
+    return place
+
+
 def _parts(messages: Sequence[Message], fits: Callable[[list[Message]], bool]) -> Iterator[list[Message]]:
     """The messages in parts that fit or are a single exchange, each with the system prompt."""
     system = [message for message in messages[:1] if message["role"] == "system"]

@@ -19,9 +19,10 @@ from storage.errors import ConfigError
 from tasks.posttrain.batches import training_order
 from tasks.posttrain.check import check_runtime
 from tasks.posttrain.conversations.divergence import divergence
-from tasks.posttrain.conversations.on_policy import own_answers, prompt_tokens
+from tasks.posttrain.conversations.on_policy import own_answers
 from tasks.posttrain.methods.distill import DISTILL, DistillConfig, Divergence, distill
 from tasks.posttrain.pair_lengths import render_rows
+from tasks.posttrain.rows.instruction import prompt_tokens
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
 from tests.tasks.interrupt import interrupt_and_resume
@@ -134,7 +135,7 @@ def test_samples_are_drawn_from_the_model_whoever_is_beside_them(inputs: tuple[A
 
 def test_the_last_answer_is_the_students_in_a_share_of_rows(inputs: tuple[Artifact, Artifact, Artifact]) -> None:
     rows = [{"input_ids": [n, 11, 12, 13, 14, 15], "labels": [-100, 11, -100, -100, 14, 15]} for n in range(20, 60)]
-    asked = {"seed": "0 7", "ends": [1], "pad": 0, "max_new_tokens": 3}
+    asked: dict[str, Any] = {"seed": "0 7", "ends": [1], "pad": 0, "max_new_tokens": 3}
     model = load_pretrained(inputs[0].path)
     own = own_answers(model, rows, share=0.5, **asked)
     changed = [number for number, row in enumerate(own.rows) if row != rows[number]]

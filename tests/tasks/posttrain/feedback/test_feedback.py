@@ -246,9 +246,7 @@ def test_killed_it_goes_on_without_paying_again_and_ends_with_the_same_bytes(
 
 def test_a_seed_draws_other_prompts_in_another_order(instructions: Artifact) -> None:
     files = instructions.files("*.jsonl")
-    one, again, two = (
-        draw_prompts(FeedbackConfig(prompts=12, seed=seed), ["It is long."], files) for seed in (1, 1, 2)
-    )
+    one, again, two = (draw_prompts(FeedbackConfig(prompts=12, seed=seed), files) for seed in (1, 1, 2))
     assert one == again
     assert [row["id"] for row in one[0]] != [row["id"] for row in two[0]]
     assert len(two[0]) == 12

@@ -1,0 +1,126 @@
+"""Who answers prompts several times: an open model, or a model behind an endpoint.
+
+An answer's seed follows from the seed of the profile, the row's id and the answer's number, so another `n` keeps the
+answers that there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from models.conversation import Messages, TemplateFaultError, answer_text, render
+from tasks.endpoint.client import Asked, Endpoint, request_body
+from tasks.endpoint.paid import PaidAnswers
+from tasks.endpoint.reply import Reply
+from tasks.posttrain.best_of_n.config import BestOfNConfig
+
+if TYPE_CHECKING:
+    from tasks.stage.runtime import Runtime
+
+SECTION = "best_of_n.endpoint"
+
+
+class Said(NamedTuple):
+    """An answer, its tokens, and its fault if it can't be learned from: empty, unfinished, overlong or refused."""
+
+    text: str
+    tokens: int
+    fault: str
+
+
+class Answerer(Protocol):
+    """A model that answers prompts."""
+
+    def answers(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Said]]:
+        """`n` answers to the prompt of each row, or one with a fault if it can't be answered."""
+
+
+class Model:
+    """The model in a folder, with the chat template and the vocabulary beside it."""
+
+    def __init__(self, folder: Path | None, config: BestOfNConfig, runtime: Runtime) -> None:
+        import torch
+
+        from models.pretrained import context_of, open_pretrained
+        from models.runtimes.greedy import ends_of
+        from models.tokenizer import load_tokenizer, padding_id
+        from tasks.children.devices import device_of
+
+        assert folder is not None
+        torch.set_num_threads(runtime.compute.cpu_threads())
+        self.config, self.model = config, open_pretrained(folder, device_of(runtime.compute))
+        self.tokenizer = load_tokenizer(folder)
+        self.ends, self.pad = ends_of(self.model, self.tokenizer), padding_id(self.tokenizer)
+        self.room = context_of(self.model.config) - config.max_new_tokens
+
+    def answers(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Said]]:
+        """As the protocol says."""
+        from models.runtimes.sampled import sampled
+
+        prompts = [self._ids(row["prompt"]) for row in rows]
+        asked = [(number, which) for number, ids in enumerate(prompts) if ids for which in range(self.config.n)]
+        answers = sampled(
+            self.model,
+            [prompts[number] for number, _ in asked],
+            [seed_of(self.config.seed, rows[number]["id"], which) for number, which in asked],
+            self.ends,
+            self.pad,
+            self.config.max_new_tokens,
+            self.config.temperature,
+        )
+        said: list[list[Said]] = [[] if ids else [Said("", 0, "overlong")] for ids in prompts]
+        for (number, _), ids in zip(asked, answers, strict=True):
+            reply = Reply.of(answer_text(self.tokenizer, ids, self.ends), finished=ids[-1] in self.ends)
+            said[number].append(Said(reply.text, len(ids), reply.fault))
+        return said
+
+    def _ids(self, prompt: Messages) -> list[int]:
+        """The rendered prompt, or nothing if an answer has no room after it or the template refuses it."""
+        try:
+            ids: list[int] = render(self.tokenizer, prompt, add_generation_prompt=True)["input_ids"]
+        except TemplateFaultError:
+            return []
+        return ids if len(ids) <= self.room else []
+
+
+class _Request(NamedTuple):
+    key: str
+    messages: Messages
+    seed: int
+    about: str
+
+
+class Remote:
+    """A model behind an endpoint. Each answer is kept under the digest of its request, without the address."""
+
+    def __init__(self, config: BestOfNConfig, runtime: Runtime, paid: PaidAnswers) -> None:
+        assert config.endpoint is not None
+        asked = Asked(config.max_new_tokens, config.temperature, config.seed, SECTION)
+        self.config, self.paid = config, paid
+        self.endpoint = Endpoint(config.endpoint, asked, runtime.endpoint, paid)
+        self.used: dict[str, None] = {}  # keys of the requests of this artifact
+
+    def answers(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Said]]:
+        """As the protocol says."""
+        requests = [self._request(row, which) for row in rows for which in range(self.config.n)]
+        said: list[Said] = []
+        for request, answer in self.endpoint.stream(requests, lambda: None):
+            self.used[request.key] = None
+            said.append(Said("", 0, "refused") if answer is None else Said(answer.text, answer.tokens, answer.fault))
+        return [said[start : start + self.config.n] for start in range(0, len(said), self.config.n)]
+
+    def _request(self, row: Mapping[str, Any], which: int) -> _Request:
+        assert self.config.endpoint is not None
+        seed = seed_of(self.config.seed, row["id"], which) >> 32  # 31 bits, which every server accepts
+        body = request_body(self.config.endpoint, self.endpoint.asked, row["prompt"], self.config.temperature, seed)
+        key = hashlib.sha256(json.dumps([which, body], sort_keys=True).encode()).hexdigest()
+        return _Request(key, row["prompt"], seed, f" It was asked the prompt of {row['id']}.")
+
+
+def seed_of(seed: int, row_id: str, which: int) -> int:
+    """A seed of 63 bits for an answer."""
+    return int.from_bytes(hashlib.sha256(f"best of n {seed} {row_id} {which}".encode()).digest()[:8]) >> 1
