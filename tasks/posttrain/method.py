@@ -73,7 +73,7 @@ class Method(Generic[Config]):
     to report.
 
     `rewards_of` gives the rewards of a config, for methods that learn from them: their measures, their files in the key
-    and their checks follow from it.
+    and their checks follow from it. `sources_of` gives digests of what else a config reads outside the store.
 
     `check_rows` raises an error if the rendered rows, to train on and held out, are unusable as a whole.
 
@@ -105,6 +105,7 @@ class Method(Generic[Config]):
     facts: Callable[[Any], dict[str, float]] | None = None
     check_rows: Callable[[Config, Sequence[Row], Sequence[Row]], None] | None = None
     rewards_of: Callable[[Config], Sequence[Reward]] | None = None
+    sources_of: Callable[[Config], Mapping[str, str]] | None = None
 
     def reads(self, roles: Collection[str]) -> str:
         """The part that it reads of an artifact with pairs of these roles."""
@@ -119,15 +120,16 @@ class Method(Generic[Config]):
         return {**self.measures, **(measures_of(self.rewards_of(config)) if self.rewards_of else {})}
 
     def fingerprints(self, config: Config) -> dict[str, str]:
-        """Digests of what the rewards read outside the store. Raises SourceError for a missing file."""
-        return fingerprints(self.rewards_of(config)) if self.rewards_of else {}
+        """Digests of what rewards and a teacher read outside the store. Raises SourceError for a missing file."""
+        found = fingerprints(self.rewards_of(config)) if self.rewards_of else {}
+        return {**found, **(self.sources_of(config) if self.sources_of else {})}
 
     def stage(self, version: int) -> Callable[[Callable[..., None]], Stage]:
         """The decorator `@stage` with the arguments that all methods share."""
         return stage(
             version=version,
             runtime=("data", "compute", "training", "posttrain", "endpoint"),
-            sources=self.fingerprints if self.rewards_of else None,
+            sources=self.fingerprints if self.rewards_of or self.sources_of else None,
             device_lock=own_turn,
             check=self.check_runtime,
             check_here=self.check_here,

@@ -5,9 +5,12 @@ Law 6, wherever artifacts meet: the digest in the model's config.json must be th
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
-from models.tokenizer import DIGEST_FIELD, tokenizer_digest
+from models.pretrained import load_config
+from models.tokenizer import DIGEST_FIELD, copy_tokenizer, load_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact, TokenizerMismatch
 from storage.shards.lines import parse_json
@@ -36,6 +39,27 @@ def check_tokenizer(folder: Path, *, expected: str | None = None) -> str:
                 "Retrain the model on shards of this tokenizer, or restore its own tokenizer files.",
             )
     return digest
+
+
+def with_tokenizer_of(model: Path, other: Path, folder: Path, what: str, remedy: str) -> Path:
+    """Copy the model in `other`, with the tokenizer and chat template of `model`, to `folder`. Returns `folder`.
+
+    Raises TokenizerMismatch for another vocabulary. `what` names the other model in it, at the start of a sentence.
+    """
+    ours, theirs = (load_tokenizer(one).get_vocab() for one in (model, other))
+    sizes = [load_config(one).vocab_size for one in (model, other)]
+    if ours != theirs or sizes[0] != sizes[1]:
+        raise TokenizerMismatch(
+            f"{what} has another vocabulary than the model: {sizes[1]:,} ids, of which "
+            f"{len(ours.items() & theirs.items()):,} are those of {sizes[0]:,}.",
+            remedy,
+        )
+    shutil.copytree(other, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    copy_tokenizer(model, folder)
+    path = folder / "config.json"
+    config = {**parse_json(path.read_bytes()), DIGEST_FIELD: tokenizer_digest(folder)}
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    return folder
 
 
 def check_shards(tokens: Artifact, digest: str) -> list[Path]:

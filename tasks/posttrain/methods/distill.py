@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from models.pretrained import context_of, load_config
 from storage.artifact import Artifact
+from storage.errors import ConfigError
+from tasks.base import BaseConfig, base
+from tasks.base.source import fingerprint
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.rows.instruction import INSTRUCTION, with_room
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 from tasks.training.chain import BASE
+from tasks.training.model_folder import with_tokenizer_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +39,11 @@ class DistillConfig(PosttrainConfig):
 
     learning_rate: float = Field(5e-4, gt=0, le=1000, description="peak (half of supervised fine-tuning's)")
     teacher: str = Field(BASE, description="base, or the earlier link of the chain whose model is the teacher")
+    teacher_from: BaseConfig | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="a teacher outside the chain, with the vocabulary of the model (null: `teacher`)",
+    )
     divergence: Divergence = Field(
         "forward", description="KL from the teacher (forward) or to it (reverse), or Jensen–Shannon between both"
     )
@@ -74,6 +84,8 @@ class DistillConfig(PosttrainConfig):
 
     @model_validator(mode="after")
     def _sets_what_counts(self) -> Self:
+        if self.teacher_from is not None and self.teacher != BASE:
+            raise ValueError("teacher and teacher_from name two teachers: leave one out")
         if self.beta != 0.5 and self.divergence != "jsd":
             raise ValueError("beta belongs to `divergence: jsd`: set it, or leave beta out")
         if self.max_new_tokens != 128 and not self.samples:
@@ -163,16 +175,38 @@ DISTILL = Method(
         "completions/clipped_ratio": "answers_cut",
     },
     summary=("validation_divergence",),
+    sources_of=lambda config: fingerprint(config.teacher_from) if config.teacher_from else {},
     rows_of=lambda config: with_room(config.max_new_tokens) if config.samples else INSTRUCTION,
 )
 
 
 @DISTILL.stage(version=3)
-def distill(config: DistillConfig, model: Artifact, instructions: Artifact, teacher: Artifact, out: Output) -> None:
+def distill(
+    config: DistillConfig, model: Artifact, instructions: Artifact, teacher: Artifact | None, out: Output
+) -> None:
     """Distillation on logits (Hinton et al. 2015) over the answers of the instructions, or over answers of the student
     (Agarwal et al. 2024). It can heal a pruned model.
 
     Writes model/, log.jsonl and loss.png. Both models must have the same tokenizer. Sampled answers depend on the seed,
     the step and the prompt: killed at any instant, it resumes bit for bit on a CPU. Raises EmptyOutput as `sft` does.
     """
+    if config.teacher_from is not None:
+        teacher = _taken(config, config.teacher_from, model, out)
     posttrain(DISTILL, config, model, instructions, out, teacher=teacher)
+
+
+def _taken(config: DistillConfig, source: BaseConfig, model: Artifact, out: Output) -> Artifact:
+    """A teacher outside the chain, with the tokenizer and the chat template of the model."""
+    taken = out.obtain(base, source, name="distill.teacher").part("model")
+    remedy = (
+        "Choose a teacher with the same tokenizer, or learn its answers: a link best_of_n with this teacher, n: 1 and "
+        "rewards: [], before sft."
+    )
+    folder = with_tokenizer_of(model.path, taken.path, out.scratch / "teacher", "The teacher", remedy)
+    context = context_of(load_config(folder))
+    if context < (config.max_length or context_of(load_config(model.path))):
+        raise ConfigError(
+            f"The teacher's context has {context:,} tokens, fewer than a row may have.",
+            f"Set distill.max_length to {context}, or less.",
+        )
+    return Artifact.at(folder)

@@ -15,7 +15,8 @@ from models.runtimes.sampled import sampled
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
-from storage.errors import ConfigError
+from storage.errors import ConfigError, TokenizerMismatch
+from tasks.base import BaseConfig
 from tasks.posttrain.batches import training_order
 from tasks.posttrain.check import check_runtime
 from tasks.posttrain.conversations.divergence import divergence
@@ -160,11 +161,37 @@ def test_rows_without_room_for_an_answer_are_dropped(inputs: tuple[Artifact, Art
     assert max(prompt_tokens(row["labels"]) for row in train) + 109 == 128
 
 
+def test_a_teacher_of_another_vocabulary_is_refused_by_name(
+    inputs: tuple[Artifact, Artifact, Artifact], tmp_path: Path
+) -> None:
+    other = make_model(tmp_path / "other", vocab_size=640)
+    config = DistillConfig(teacher_from=BaseConfig(folder=str(other)))
+    with pytest.raises(TokenizerMismatch, match="The teacher has another vocabulary") as refused:
+        distill.function(config, *inputs[:2], None, output(tmp_path / "out", "distill"))
+    assert "best_of_n with this teacher" in str(refused.value.remedy)
+
+
+@pytest.mark.soak
+def test_a_teacher_outside_the_chain_teaches_as_one_within(
+    inputs: tuple[Artifact, Artifact, Artifact], taught: Output, tmp_path: Path
+) -> None:
+    config = CONFIG.model_copy(update={"teacher_from": BaseConfig(folder=str(inputs[2].path))})
+    out = output(tmp_path, "distill")
+    distill.function(config, *inputs[:2], None, out)
+    assert (out.path / "model" / "model.safetensors").read_bytes() == (
+        taught.path / "model" / "model.safetensors"
+    ).read_bytes()
+    assert (
+        distill.fingerprints(config)["base/model.safetensors"] in list_files(inputs[2].path)["model.safetensors"].sha256
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
         ({"beta": 0.3}, "divergence: jsd"),
         ({"max_new_tokens": 8}, "on_policy_share"),
+        ({"teacher": "sft", "teacher_from": {"folder": "a"}}, "two teachers"),
         ({"on_policy_share": 1, "hard_share": 0.5}, "hard_share"),
     ],
 )
