@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 def sampled(model: tuple[Any, Any], order: list[int], learned: int = 16, **settings: float) -> list[list[int]]:
     prompts, names = [PROMPTS[place] for place in order], [NAMES[place] for place in order]
     settings = {"temperature": 0.7, **settings}
-    return sample(*model, prompts, names, ends_of(*model), 6, learned=learned, **settings)  # type: ignore[arg-type]
+    return sample(*model, prompts, names, ends_of(*model), 6, learned=learned, **settings)
 
 
 def test_tokens_are_as_frequent_as_they_are_probable() -> None:
