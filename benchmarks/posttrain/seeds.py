@@ -92,7 +92,7 @@ def right_share(model: Artifact, rows: Artifact, share: float, longest: int) -> 
     answers = greedy(loaded, tokenizer, [row["messages"][:-1] for row in asked], ends, longest)
     texts = [answer_text(tokenizer, ids, ends) for ids in answers]
     right = [text == row["messages"][-1]["content"] for text, row in zip(texts, asked, strict=True)]
-    return sum(right) / len(right)
+    return float(sum(right) / len(right))
 
 
 def read_preferences(path: Path, folder: Path, form: FormName | None) -> Artifact:
