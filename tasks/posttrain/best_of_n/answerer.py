@@ -1,6 +1,6 @@
 """Who answers prompts several times: an open model, or a model behind an endpoint.
 
-An answer's seed follows from the seed of the profile, the row's id and the answer's number, so another `n` keeps the
+What is sampled follows from the seed of the profile, the row's id and the answer's number, so another `n` keeps the
 answers that there are.
 """
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tasks.stage.runtime import Runtime
 
 SECTION = "best_of_n.endpoint"
+LEARNED = 4  # as if so many answers were learned from at once: it decides how many are sampled together
 
 
 class Said(NamedTuple):
@@ -47,30 +48,31 @@ class Model:
 
         from models.pretrained import context_of, open_pretrained
         from models.runtimes.greedy import ends_of
-        from models.tokenizer import load_tokenizer, padding_id
+        from models.tokenizer import load_tokenizer
         from tasks.children.devices import device_of
 
         assert folder is not None
         torch.set_num_threads(runtime.compute.cpu_threads())
         self.config, self.model = config, open_pretrained(folder, device_of(runtime.compute))
         self.tokenizer = load_tokenizer(folder)
-        self.ends, self.pad = ends_of(self.model, self.tokenizer), padding_id(self.tokenizer)
+        self.ends = ends_of(self.model, self.tokenizer)
         self.room = context_of(self.model.config) - config.max_new_tokens
 
     def answers(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Said]]:
         """As the protocol says."""
-        from models.runtimes.sampled import sampled
+        from tasks.posttrain.rewards.sampling import sample
 
         prompts = [self._ids(row["prompt"]) for row in rows]
         asked = [(number, which) for number, ids in enumerate(prompts) if ids for which in range(self.config.n)]
-        answers = sampled(
+        answers = sample(
             self.model,
+            self.tokenizer,
             [prompts[number] for number, _ in asked],
-            [seed_of(self.config.seed, rows[number]["id"], which) for number, which in asked],
+            [_name(self.config, rows[number]["id"], which) for number, which in asked],
             self.ends,
-            self.pad,
             self.config.max_new_tokens,
-            self.config.temperature,
+            temperature=self.config.temperature,
+            learned=LEARNED,
         )
         said: list[list[Said]] = [[] if ids else [Said("", 0, "overlong")] for ids in prompts]
         for (number, _), ids in zip(asked, answers, strict=True):
@@ -115,12 +117,13 @@ class Remote:
 
     def _request(self, row: Mapping[str, Any], which: int) -> _Request:
         assert self.config.endpoint is not None
-        seed = seed_of(self.config.seed, row["id"], which) >> 32  # 31 bits, which every server accepts
+        name = _name(self.config, row["id"], which)
+        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) >> 1  # 31 bits, which every server accepts
         body = request_body(self.config.endpoint, self.endpoint.asked, row["prompt"], self.config.temperature, seed)
         key = hashlib.sha256(json.dumps([which, body], sort_keys=True).encode()).hexdigest()
         return _Request(key, row["prompt"], seed, f" It was asked the prompt of {row['id']}.")
 
 
-def seed_of(seed: int, row_id: str, which: int) -> int:
-    """A seed of 63 bits for an answer."""
-    return int.from_bytes(hashlib.sha256(f"best of n {seed} {row_id} {which}".encode()).digest()[:8]) >> 1
+def _name(config: BestOfNConfig, row_id: str, which: int) -> str:
+    """What an answer's random numbers follow from."""
+    return f"best of n {config.seed} {row_id} {which}"

@@ -6,7 +6,6 @@ seed, the step and the prompt, so a resumed run has the same answers, over any n
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,12 +14,9 @@ from transformers import Trainer
 
 from models.kernels.cross_entropy import IGNORED
 from models.runtimes.greedy import ends_of
-from models.runtimes.sampled import sampled
-from models.tokenizer import padding_id
+from tasks.posttrain.rewards.sampling import numbers_of, sample
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.instruction import prompt_tokens
-
-BITS = 32
 
 
 class OwnAnswers(NamedTuple):
@@ -49,12 +45,13 @@ class OnPolicy(Trainer):
         with self.compute_loss_context_manager():
             own = own_answers(
                 model,
+                tokenizer,
                 [row for batch in rows for row in batch],
                 share=self.share,
                 seed=f"{self.args.seed} {self.state.global_step}",
                 ends=ends_of(model, tokenizer),
-                pad=padding_id(tokenizer),
                 max_new_tokens=self.max_new_tokens,
+                learned=self.args.per_device_train_batch_size,
             )
         sums = torch.tensor([[len(own.lengths), sum(own.lengths), own.cut]], device=self.args.device)
         answers, tokens, cut = self.accelerator.gather(sums).sum(0).tolist()
@@ -67,15 +64,24 @@ class OnPolicy(Trainer):
 
 
 def own_answers(
-    model: Any, rows: Sequence[Row], *, share: float, seed: str, ends: Sequence[int], pad: int, max_new_tokens: int
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[Row],
+    *,
+    share: float,
+    seed: str,
+    ends: Sequence[int],
+    max_new_tokens: int,
+    learned: int,
 ) -> OwnAnswers:
-    """The rows of a step, a `share` of them with an answer of the model's. `seed` names the step."""
+    """The rows of a step, a `share` of them with an answer of the model's. `seed` names the step, and `learned` rows
+    are in a forward pass."""
     answered = list(rows)
-    prompts = {number: row["input_ids"][: prompt_tokens(row["labels"])] for number, row in enumerate(rows)}
-    drawn = {number: _draws(seed, ids) for number, ids in prompts.items()}
-    chosen = [number for number, (draw, _) in drawn.items() if draw < share]
-    asked, seeds = [prompts[number] for number in chosen], [drawn[number][1] for number in chosen]
-    answers = sampled(model, asked, seeds, ends, pad, max_new_tokens)
+    prompts = [row["input_ids"][: prompt_tokens(row["labels"])] for row in rows]
+    names = [f"on-policy {seed} {' '.join(map(str, ids))}" for ids in prompts]
+    chosen = [number for number, name in enumerate(names) if float(numbers_of(f"{name} share", 1)) < share]
+    asked, named = [prompts[number] for number in chosen], [names[number] for number in chosen]
+    answers = sample(model, tokenizer, asked, named, ends, max_new_tokens, temperature=1.0, learned=learned)
     for number, prompt, answer in zip(chosen, asked, answers, strict=True):
         answered[number] = {"input_ids": [*prompt, *answer], "labels": [*[IGNORED] * len(prompt), *answer]}
     return OwnAnswers(answered, [len(one) for one in answers], sum(one[-1] not in ends for one in answers))
@@ -88,9 +94,3 @@ def _rows_of(batch: Mapping[str, Any]) -> list[Row]:
         {name: batch[name][number, :length].tolist() for name in ("input_ids", "labels")}
         for number, length in enumerate(lengths)
     ]
-
-
-def _draws(seed: str, prompt: Sequence[int]) -> tuple[float, int]:
-    """A number from 0 to 1 that decides whether the model answers, and the seed of its answer."""
-    digest = hashlib.sha256(f"on-policy {seed} {' '.join(map(str, prompt))}".encode()).digest()
-    return int.from_bytes(digest[:4]) / 2**BITS, int.from_bytes(digest[4:8])

@@ -53,7 +53,7 @@ def numbers_of(name: str, tokens: int) -> Tensor:
 def sample(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    prompts: Sequence[Messages],
+    prompts: Sequence[Messages | Sequence[int]],
     names: Sequence[str],
     ends: Sequence[int],
     max_new_tokens: int,
@@ -61,12 +61,13 @@ def sample(
     temperature: float,
     learned: int,
 ) -> list[list[int]]:
-    """An answer to each prompt, with the token that ends it, if reached. Answers of other names are independent.
-    `learned` answers are in a forward pass of the training. If memory runs out, they are sampled in smaller batches.
+    """An answer to each prompt, of messages or rendered, with the token that ends it, if reached. Answers of other
+    names are independent. `learned` answers are in a forward pass of the training. If memory runs out, they are
+    sampled in smaller batches.
 
     Raises OutOfMemory if one doesn't fit by itself."""
 
-    def answer(part: Sequence[tuple[Messages, str]]) -> list[list[int]]:
+    def answer(part: Sequence[tuple[Messages | Sequence[int], str]]) -> list[list[int]]:
         numbers_BT = torch.stack([numbers_of(name, max_new_tokens) for _, name in part])
 
         def choose(start: int, stop: int, prompt: int) -> LogitsProcessor:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from models.pretrained import load_pretrained
-from models.runtimes.sampled import sampled
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
@@ -105,40 +104,26 @@ def trained_on_policy(inputs: tuple[Artifact, Artifact, Artifact], folder: Path,
     return [entry for entry in trainer.state.log_history if "loss" in entry]
 
 
-ON_POLICY = {**CONFIG.model_dump(), "validation_share": 0, "on_policy_share": 1, "max_new_tokens": 6, "epochs": 0.25}
+ON_POLICY = {**CONFIG.model_dump(), "validation_share": 0, "on_policy_share": 1, "max_new_tokens": 6}
 
 
 def test_a_student_comes_nearer_on_its_own_answers(inputs: tuple[Artifact, Artifact, Artifact], tmp_path: Path) -> None:
     log = trained_on_policy(inputs, tmp_path / "whole", divergence="reverse")
-    assert log[-1]["divergence"] < 0.8 * log[0]["divergence"]
+    assert log[-1]["divergence"] < 0.7 * log[0]["divergence"]
     assert min(entry["completions/clipped_ratio"] for entry in log) > 0.8, "it has not learned to end"
     assert min(entry["completions/mean_length"] for entry in log) > 5
     # The loss is a mean over the sampled tokens, in whichever micro-batches they are
-    divided = trained_on_policy(inputs, tmp_path / "divided", divergence="reverse", micro_batch=4)
-    for one, other in zip(log[:2], divided[:2], strict=True):
-        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
+    divided = trained_on_policy(inputs, tmp_path / "divided", divergence="reverse", micro_batch=4, epochs=0.25)
+    assert divided[0]["loss"] == pytest.approx(log[0]["loss"], rel=1e-4)
+    for other in divided:
         assert other["loss"] == pytest.approx(other["divergence"], rel=1e-4)
-
-
-def test_samples_are_drawn_from_the_model_whoever_is_beside_them(inputs: tuple[Artifact, Artifact, Artifact]) -> None:
-    model = load_pretrained(inputs[0].path)
-    prompt, seeds = [5, 6, 7], list(range(2000))
-    tokens = [ids[0] for ids in sampled(model, [prompt] * 2000, seeds, [], 0, 1, 0.2)]
-    with torch.no_grad():
-        expected = (model(torch.tensor([prompt])).logits[0, -1] / 0.2).softmax(-1)
-    found = torch.bincount(torch.tensor(tokens), minlength=len(expected)) / len(tokens)
-    top = expected.topk(5).indices
-    assert found[top].tolist() == pytest.approx(expected[top].tolist(), abs=4 * (0.25 / 2000) ** 0.5)
-    together = sampled(model, [prompt, [9, 8, 7, 6, 5]], [3, 4], [], 0, 8)
-    assert sampled(model, [[9, 8, 7, 6, 5]], [4], [], 0, 8) == together[1:]
-    assert sampled(model, [[9, 8, 7, 6, 5]], [5], [], 0, 8) != together[1:]
 
 
 def test_the_last_answer_is_the_students_in_a_share_of_rows(inputs: tuple[Artifact, Artifact, Artifact]) -> None:
     rows = [{"input_ids": [n, 11, 12, 13, 14, 15], "labels": [-100, 11, -100, -100, 14, 15]} for n in range(20, 60)]
-    asked: dict[str, Any] = {"seed": "0 7", "ends": [1], "pad": 0, "max_new_tokens": 3}
-    model = load_pretrained(inputs[0].path)
-    own = own_answers(model, rows, share=0.5, **asked)
+    asked: dict[str, Any] = {"seed": "0 7", "ends": [1], "max_new_tokens": 3, "learned": 8}
+    model, tokenizer = load_pretrained(inputs[0].path), load_tokenizer(inputs[0].path)
+    own = own_answers(model, tokenizer, rows, share=0.5, **asked)
     changed = [number for number, row in enumerate(own.rows) if row != rows[number]]
     assert 10 < len(changed) < 30
     assert len(own.lengths) == len(changed)
@@ -146,10 +131,10 @@ def test_the_last_answer_is_the_students_in_a_share_of_rows(inputs: tuple[Artifa
         row = own.rows[number]
         assert row["input_ids"][:4] == rows[number]["input_ids"][:4]
         assert row["labels"] == [*[-100] * 4, *row["input_ids"][4:]], "earlier answers are part of the prompt"
-    again = own_answers(model, rows[:20], share=0.5, **asked)
+    again = own_answers(model, tokenizer, rows[:20], share=0.5, **asked)
     assert again.rows == own.rows[:20], "other rows of the step change nothing"
-    assert own_answers(model, rows, share=0.5, **{**asked, "seed": "0 8"}).rows != own.rows
-    assert own_answers(model, rows, share=1.0, **asked).rows[changed[0]] == own.rows[changed[0]]
+    assert own_answers(model, tokenizer, rows, share=0.5, **{**asked, "seed": "0 8"}).rows != own.rows
+    assert own_answers(model, tokenizer, rows, share=1.0, **asked).rows[changed[0]] == own.rows[changed[0]]
 
 
 def test_rows_without_room_for_an_answer_are_dropped(inputs: tuple[Artifact, Artifact, Artifact]) -> None:
