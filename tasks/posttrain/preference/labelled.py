@@ -13,14 +13,17 @@ of the training, and checkpoints contain them. No second model is in memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from accelerate.utils import is_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import TrainerCallback
 from trl import KTOTrainer
+from trl.trainer.utils import use_adapter
 
 from tasks.posttrain.batches import held_out_batches
 from tasks.posttrain.preference.losses import kto_losses
@@ -132,16 +135,20 @@ class LabelledMeans(ExactMeans, KTOTrainer):
         return ["ref_logps", "ref_KL_logps"] if self._divergence else ["ref_logps"]
 
     def measure_reference(self) -> None:
-        """Measure the log-probabilities of all rows under the model as it is, unless they are known from before."""
+        """Measure the log-probabilities of all rows under the model as it is, without virtual tokens, unless they are
+        known from before. Other adapters change nothing yet."""
         if not self._known:
             learning = self.model.training
             self.model.eval()
             size, place, world = self.args.per_device_train_batch_size, self.args.process_index, self.args.world_size
             blocks = [range(start, start + size) for start in range(0, len(self.train_dataset), size)][place::world]
-            self._known |= self._measured("train", self.train_dataset, blocks, 0)
-            if self.eval_dataset is not None:
-                held_out, same = held_out_batches(len(self.eval_dataset), self.args.eval_batch_size, place, world)
-                self._known |= self._measured("eval", self.eval_dataset, held_out, same)
+            model = self.accelerator.unwrap_model(self.model)
+            virtual = is_peft_model(model) and model.active_peft_config.is_prompt_learning
+            with use_adapter(model, None) if virtual else nullcontext():
+                self._known |= self._measured("train", self.train_dataset, blocks, 0)
+                if self.eval_dataset is not None:
+                    held_out, same = held_out_batches(len(self.eval_dataset), self.args.eval_batch_size, place, world)
+                    self._known |= self._measured("eval", self.eval_dataset, held_out, same)
             self.model.train(learning)
         if self.eval_dataset is not None:
             for name in self._columns:

@@ -26,6 +26,7 @@ from tasks.training.adapters.config import PrefixConfig, PromptConfig, check_sig
 from tasks.training.adapters.lora import peft_config
 from tasks.training.adapters.save import save_adapter
 from tasks.training.adapters.virtual import save_beside
+from tasks.training.logs import read_log
 from tests.runtimes import runtime_of
 from tests.tasks.posttrain.test_posttrain import output
 from tests.tasks.tiny_model import RUNTIME, make_instructions, make_model, make_preferences, make_validation, question
@@ -106,6 +107,9 @@ def test_what_is_trained_is_counted_and_loaded_again(model: Artifact, tmp_path: 
 def test_every_method_that_takes_them_learns(name: str, kind: str, model: Artifact, tmp_path: Path) -> None:
     out = trained(name, kind, model, tmp_path)
     check_trained(out, model, TOKENS * {"prefix": 2 * 2 * 32, "prompt": 64}[kind])
+    if name in ("kto", "dpo"):  # the reference is the model without them, and they change it before the first step
+        first, reward = read_log(out.path / "log.jsonl")[0], {"kto": "desirable", "dpo": "chosen"}[name]
+        assert abs(first[f"{reward}_reward"]) > 1e-3
 
 
 @pytest.mark.parametrize("kind", KINDS)
