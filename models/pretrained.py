@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.runtimes.virtual_tokens import FOLDER, read_virtual_tokens, virtual_tokens
+from models.kernels.virtual_tokens import FOLDER, read_virtual_tokens, virtual_tokens
 
 if TYPE_CHECKING:
     import torch

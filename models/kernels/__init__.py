@@ -7,5 +7,6 @@ cross_entropy.py  the output layer's loss with its gradients, without the logits
 experts.py        a router and its experts, in place of a feed-forward layer
 grouped.py        products of groups of rows with a matrix each
 row_kernels.py    the loss's work on logits between matrix products, compiled on a GPU
+virtual_tokens.py a trained prefix or prompt, as keys and values before those of a text
 autocast.py       the precision of products
 """

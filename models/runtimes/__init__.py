@@ -10,6 +10,5 @@ llama_library.py  the same file, for whole texts
 kv_cache.py       a graph of one step with a KV cache
 onnx.py           such a graph in onnxruntime
 torch_export.py   such a program in torch, traced or compiled
-virtual_tokens.py a trained prefix or prompt before every text
 speculative.py    speculative decoding, in transformers and llama.cpp
 """

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from models.kernels.virtual_tokens import FIELD
 from models.pretrained import load_pretrained
 from models.runtimes.greedy import ends_of
 from models.runtimes.protocol import AllLogProbabilities, LogProbabilities, RuntimeFault
 from models.runtimes.token_runtime import TokenizedRuntime
-from models.runtimes.virtual_tokens import FIELD
 from models.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from models.kernels.virtual_tokens import FIELD
 from models.pretrained import StoredTensor, context_of, load_config, load_pretrained, stored_tensors
-from models.runtimes.virtual_tokens import FIELD
 from storage.errors import SourceError
 from tasks.base.malformed import AGAIN, BELONGS, check_json, check_numbers, check_whole, fault_of, lacking, read_json
 

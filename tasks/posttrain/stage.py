@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from models.kernels.virtual_tokens import virtual_tokens
 from models.pretrained import load_config
-from models.runtimes.virtual_tokens import virtual_tokens
 from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.children.supervise import run_module

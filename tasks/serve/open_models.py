@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from models.kernels.virtual_tokens import virtual_tokens
 from models.pretrained import load_config
 from models.runtimes.llama_server import LlamaServerSpec
-from models.runtimes.virtual_tokens import virtual_tokens
 from storage.errors import ConfigError, ServerError
 from tasks.export.formats import FORMATS, GUESSED
 from tasks.export.formats.adapter.gguf import FILE

@@ -20,8 +20,8 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from models.kernels.virtual_tokens import virtual_tokens
 from models.pretrained import context_of
-from models.runtimes.virtual_tokens import virtual_tokens
 from storage.errors import ConfigError, OutOfMemory
 from tasks.evaluate.score.encoding import ChatEncoding
 from tasks.evaluate.score.packed import Row, rows_of

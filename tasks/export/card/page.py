@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from models.runtimes.virtual_tokens import FIELD
+from models.kernels.virtual_tokens import FIELD
 from models.tokenizer import BASE_FIELD
 from tasks.export.card.front_matter import front_matter, released_scores
 from tasks.export.card.licences import WARNING, bound, by_licence, licence_sections, stated, warnings

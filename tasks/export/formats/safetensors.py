@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models.kernels.virtual_tokens import FIELD, FOLDER, SETTINGS, WEIGHTS
 from models.pretrained import INDEX, stored_weights
-from models.runtimes.virtual_tokens import FIELD, FOLDER, SETTINGS, WEIGHTS
 from models.tokenizer import TOKENIZER_FILES
 from storage.shards.arrays import Float32
 from tasks.export.formats.config import write_config

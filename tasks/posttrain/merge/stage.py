@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from models.kernels.virtual_tokens import virtual_tokens
 from models.pretrained import load_config
-from models.runtimes.virtual_tokens import virtual_tokens
 from models.tokenizer import copy_tokenizer, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import ConfigError

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from models.runtimes.virtual_tokens import VALUES, WEIGHTS
+from models.kernels.virtual_tokens import VALUES, WEIGHTS
 from storage.errors import TrainingError
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from models.kernels.virtual_tokens import FIELD, FOLDER, keys_and_values
 from models.pretrained import load_pretrained
-from models.runtimes.virtual_tokens import FIELD, FOLDER, keys_and_values
 from storage.errors import TrainingError
 from tasks.training.adapters.save import TOLERANCE, Batch, logits_of
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from models.runtimes.virtual_tokens import FOLDER
+from models.kernels.virtual_tokens import FOLDER
 from storage.errors import ConfigError, StoreError
 from storage.shards.arrays import Float32
 from tasks.export.formats.companion_files import companion_settings
