@@ -56,6 +56,7 @@ ACROSS = {  # the imports from one stage into another
     ("serve", "export"),  # a release is opened, and random words are found as in one
     ("serve", "filter"),  # requests and answers are searched for personal data, secrets and abuse as documents are
     ("posttrain", "base"),  # teachers and merged models from elsewhere are taken as bases are
+    ("posttrain", "export"),  # answers are sampled from a GGUF file
     ("posttrain", "dedup"),  # near-duplicates among pairs are those among documents
 }
 MAY_IMPORT = {

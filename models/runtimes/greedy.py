@@ -27,23 +27,34 @@ def ends_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> list[
     return ends if tokenizer.eos_token_id in ends else [*ends, tokenizer.eos_token_id]
 
 
-@torch.no_grad()
 def greedy(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    prompts: Sequence[Messages | Sequence[int]],
+    prompts: Sequence[Messages],
+    ends: Sequence[int],
+    max_new_tokens: int,
+) -> list[list[int]]:
+    """The greedy answer to each prompt, with the token that ends it, if reached."""
+    rendered = [render(tokenizer, prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
+    return greedy_after(model, tokenizer, rendered, ends, max_new_tokens)
+
+
+@torch.no_grad()
+def greedy_after(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    rendered: Sequence[Sequence[int]],
     ends: Sequence[int],
     max_new_tokens: int,
     *,
     rows: int = ROWS,
     choose: Callable[[int, int, int], LogitsProcessor] | None = None,
 ) -> list[list[int]]:
-    """The greedy answer to each prompt, of messages or rendered, with the token that ends it, if reached. `choose`
-    changes the logits of the prompts of a batch, from one number to another, after so many tokens of the longest."""
+    """The same for prompts as ids. `choose` changes the logits of the prompts of a batch, from one number to another,
+    after so many tokens of the longest."""
     was_training = model.training
     model.eval()
     answers: list[list[int]] = []
-    rendered = [_rendered(tokenizer, prompt) for prompt in prompts]
     pad = padding_id(tokenizer)
     for start in range(0, len(rendered), rows):
         ids_BT, mask_BT = pad_left(rendered[start : start + rows], pad)
@@ -63,14 +74,6 @@ def greedy(
         answers += [cut(row, ends) for row in generated[:, ids_BT.shape[1] :].tolist()]
     model.train(was_training)
     return answers
-
-
-def _rendered(tokenizer: PreTrainedTokenizerFast, prompt: Any) -> list[int]:
-    """The ids of a prompt."""
-    if prompt and isinstance(prompt[0], int):
-        return [*prompt]
-    ids: list[int] = render(tokenizer, prompt, add_generation_prompt=True)["input_ids"]
-    return ids
 
 
 def pad_left(rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:

@@ -89,6 +89,7 @@ def library() -> ctypes.CDLL:
         "llama_get_memory": (pointer, [pointer]),
         "llama_memory_clear": (None, [pointer, ctypes.c_bool]),
         "llama_memory_seq_rm": (ctypes.c_bool, [pointer, number, number, number]),
+        "llama_memory_seq_cp": (None, [pointer, number, number, number, number]),
         "llama_token_to_piece": (number, [pointer, number, ctypes.c_char_p, number, number, ctypes.c_bool]),
         "llama_free": (None, [pointer]),
         "llama_model_free": (None, [pointer]),
@@ -220,14 +221,18 @@ class LlamaLibrary:
             self._library.llama_free(self._context)
         self._library.llama_model_free(self._model)
 
-    def _make_room(self, tokens: int) -> None:
-        """Open a context for `tokens` tokens, all in one batch, computed READ at a time."""
-        params = self._library.llama_context_default_params()
+    def _settings(self, tokens: int) -> _Params:
+        """The settings of a context for `tokens` tokens, all in one batch, computed READ at a time."""
+        params: _Params = self._library.llama_context_default_params()
         fields = ctypes.cast(ctypes.pointer(params), ctypes.POINTER(ctypes.c_uint32))
         if tuple(fields[:3]) != DEFAULTS:
             raise RuntimeFault("xllamacpp has a newer interface: install the version of constraints.txt")
         fields[0] = fields[1] = tokens
         fields[2] = min(tokens, READ)
+        return params
+
+    def _make_room(self, tokens: int) -> None:
+        params = self._settings(tokens)
         if self._context:
             self._library.llama_free(self._context)
         self._context = self._library.llama_init_from_model(self._model, params)

@@ -75,7 +75,8 @@ class Method(Generic[Config]):
     `rewards_of` gives the rewards of a config, for methods that learn from them: their measures, their files in the key
     and their checks follow from it. `sources_of` gives digests of what else a config reads outside the store.
 
-    `check_rows` raises an error if the rendered rows, to train on and held out, are unusable as a whole.
+    `check_more` raises an error for a runtime that the method can't have, and, if its last argument is true, for what
+    this machine lacks. `check_rows` raises one if the rendered rows, to train on and held out, are unusable as a whole.
 
     `load` loads the model to train, unless that is the causal one of the folder. If its last argument is true, it
     leaves the weights unread, as the engine divides them. `conclude` measures the saved model, on one process, and
@@ -102,10 +103,11 @@ class Method(Generic[Config]):
     samples: bool = False
     shares_rows: bool = False
     rows_of: Callable[[Config], RowForm] | None = None
-    facts: Callable[[Any], dict[str, float]] | None = None
+    facts: Callable[[Any], dict[str, Any]] | None = None
     check_rows: Callable[[Config, Sequence[Row], Sequence[Row]], None] | None = None
     rewards_of: Callable[[Config], Sequence[Reward]] | None = None
     sources_of: Callable[[Config], Mapping[str, str]] | None = None
+    check_more: Callable[[Config, Runtime, bool], None] | None = None
 
     def reads(self, roles: Collection[str]) -> str:
         """The part that it reads of an artifact with pairs of these roles."""
@@ -120,7 +122,7 @@ class Method(Generic[Config]):
         return {**self.measures, **(measures_of(self.rewards_of(config)) if self.rewards_of else {})}
 
     def fingerprints(self, config: Config) -> dict[str, str]:
-        """Digests of what rewards and a teacher read outside the store. Raises SourceError for a missing file."""
+        """Digests of what the method reads outside the store. Raises SourceError for a missing file."""
         found = fingerprints(self.rewards_of(config)) if self.rewards_of else {}
         return {**found, **(self.sources_of(config) if self.sources_of else {})}
 
@@ -141,12 +143,16 @@ class Method(Generic[Config]):
         check_runtime(self.name, config, runtime)
         if self.samples:
             check_sampling(self.name, runtime)
+        if self.check_more:
+            self.check_more(config, runtime, False)
         if not self.shares_rows:
             check_whole_rows(self.name, runtime)
 
     def check_here(self, config: Config, runtime: Runtime) -> None:
         """Raises ConfigError and SourceError for what this machine lacks: devices, and what rewards need."""
         check_here(config, runtime)
+        if self.check_more:
+            self.check_more(config, runtime, True)
         if self.rewards_of:
             check_rewards_here(self.rewards_of(config), self.name)
 

@@ -17,6 +17,7 @@ from tasks.posttrain.check import processes_of, row_share
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method
 from tasks.posttrain.rewards.outside import report_rewards
+from tasks.posttrain.rollouts.mismatch import report_rollouts
 from tasks.posttrain.rows.duplicates import drop_duplicates, split_rows
 from tasks.posttrain.rows.prepare import reasons_for_dropping, warning_of
 from tasks.posttrain.rows.row_sources import Pairs, digest_of, files_of
@@ -99,6 +100,7 @@ def posttrain(
     if method.drawn:
         plot_measures([*first, *log], out.path / "measures.png", title=method.name, measures=method.drawn)
     _report(method, log, [*first, *log], result, duplicates, out)
+    report_rollouts(result["facts"], out)
     report_rewards(method.measures_of(config).values(), log, result["facts"], out)
     for folder in (spec.checkpoints, spec.faults):
         shutil.rmtree(folder, ignore_errors=True)

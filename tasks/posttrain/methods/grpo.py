@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
@@ -10,12 +11,17 @@ from storage.artifact import Artifact
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.rewards.config import DRAWN, OVERLONG, ExactReward, OverlongConfig, Reward, check_names
+from tasks.posttrain.rewards.environments.config import EnvironmentConfig
+from tasks.posttrain.rewards.environments.open import check_environment_here, environment_fingerprints
 from tasks.posttrain.rewards.outside import check_rows, open_scorer
 from tasks.posttrain.rewards.watch import check_dropout, check_watch, check_watched
+from tasks.posttrain.rollouts.config import RolloutConfig, check_engine, check_engine_here, check_engine_runtime
+from tasks.posttrain.rollouts.mismatch import MEASURES
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.prompt import PROMPT
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,6 +90,17 @@ class GrpoConfig(PosttrainConfig):
         "(dynamic sampling, Yu et al. 2025)",
     )
     beta: float = Field(0.04, ge=0, description="strength of the penalty for the KL divergence from the reference")
+    rollout: RolloutConfig = Field(
+        default_factory=RolloutConfig,
+        exclude_if=lambda rollout: rollout == RolloutConfig(),  # so that keys from before this field stay valid
+        description="what samples the answers",
+    )
+    environment: EnvironmentConfig | None = Field(
+        None,
+        exclude_if=lambda environment: environment is None,
+        description="what replies to answers, so that conversations of several turns are learned from (null: nothing). "
+        "max_new_tokens are then those of a conversation, with the replies",
+    )
     max_kl: float | None = Field(
         1.0, gt=0, description="KL divergence from the reference, in nats a token, beyond which a run ends (null: none)"
     )
@@ -93,7 +110,8 @@ class GrpoConfig(PosttrainConfig):
 
     @property
     def generated_tokens(self) -> int:
-        return self.max_new_tokens
+        # The last answer of a conversation is drawn at its whole length, and cut afterwards
+        return self.max_new_tokens * (1 if self.environment is None else 2)
 
     @property
     def judged(self) -> bool:
@@ -130,6 +148,9 @@ class GrpoConfig(PosttrainConfig):
             raise ValueError(f"a reward is called {OVERLONG}, as the penalty of long answers: give it another name")
         if self.overlong is not None and self.overlong.start >= self.max_new_tokens:
             raise ValueError("overlong.start must be below max_new_tokens, where answers are cut")
+        check_engine(self, self.rollout)
+        if self.environment is None and any(reward.kind == "environment" for reward in self.rewards):
+            raise ValueError("the reward environment needs one: set grpo.environment, or leave the reward out")
         check_watch(self)
         if not self.beta and self.max_kl is not None:
             raise ValueError("max_kl needs a reference, and beta 0 has none: set max_kl to null, or raise beta")
@@ -139,10 +160,14 @@ class GrpoConfig(PosttrainConfig):
 def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
     from trl import GRPOConfig
 
+    from models.runtimes.greedy import ends_of
+    from models.tokenizer import padding_id
     from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.reward_model.model import Judge
+    from tasks.posttrain.rewards.environments.play import player_of
     from tasks.posttrain.rewards.score import Scorer
     from tasks.posttrain.rewards.trainer import LOSSES, WatchedGrpo
+    from tasks.posttrain.rollouts.open import open_engine, vllm_arguments
 
     config, given = parts.config, dict(parts.arguments)
     given["per_device_train_batch_size"] *= config.group  # TRL counts answers
@@ -168,18 +193,34 @@ def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
         reward_weights=[*(reward.weight for reward in config.rewards), *penalty],
         shuffle_dataset=False,
         disable_dropout=True,
+        **vllm_arguments(config.rollout),
     )
     scorer = Scorer(config.rewards)
     if not arguments.process_index:
         judge = Judge.load(parts.judge, arguments.device) if parts.judge else None
         scorer = open_scorer(config.rewards, judge, parts.digests, parts.runtime, parts.scratch)
-    trainer: Trainer = WatchedGrpo(config, scorer, parts.load_model, args=arguments, **parts.common)
+    model, tokenizer = parts.common["model"], parts.common["processing_class"]
+    ends = ends_of(model, tokenizer)
+    pad, threads = padding_id(tokenizer), parts.runtime.rank_threads
+    engine = open_engine(config.rollout, Path(model.name_or_path), ends, pad, config.temperature, threads)
+    player = None
+    if config.environment is not None:
+        player = player_of(config.environment, tokenizer, ends, config.max_new_tokens, parts.digests)
+    trainer: Trainer = WatchedGrpo(config, scorer, parts.load_model, engine, player, args=arguments, **parts.common)
     return trainer
 
 
 def _check_rows(config: GrpoConfig, train: Sequence[Row], held_out: Sequence[Row]) -> None:
     check_watched(config, len(train), len(held_out), "grpo")
     check_rows(config.rewards, train, held_out, "grpo")
+
+
+def _check_more(config: GrpoConfig, runtime: Runtime, here: bool) -> None:
+    check_engine_runtime("grpo", config.rollout, runtime)
+    if here:
+        check_engine_here("grpo", config.rollout)
+        if config.environment is not None:
+            check_environment_here(config.environment)
 
 
 GRPO = Method(
@@ -202,12 +243,19 @@ GRPO = Method(
         "cispo_clip_ratio": "ratios_clipped_high",
         "groups_refilled": "groups_refilled",
         f"rewards/{OVERLONG}/mean": f"{OVERLONG}_reward",
+        **MEASURES,
+        "conversations/turns": "turns",
+        "conversations/calls": "tool_calls",
+        "conversations/calls_failed": "tool_calls_failed",
+        "conversations/unfinished": "conversations_unfinished",
     },
     curve="reward",
     drawn=DRAWN,
     check_rows=_check_rows,
     rewards_of=lambda config: config.rewards,
-    facts=lambda trainer: trainer.scorer.facts(),
+    facts=lambda trainer: trainer.facts(),
+    check_more=_check_more,
+    sources_of=lambda config: environment_fingerprints(config.environment),
     samples=True,
 )
 

@@ -101,7 +101,7 @@ class Sampler:
             mine = sample(
                 policy,
                 self.tokenizer,
-                prompts[here],
+                rendered[here],
                 [f"{name} {place}" for place in range(len(prompts))][here],
                 self.ends,
                 self.config.max_new_tokens,

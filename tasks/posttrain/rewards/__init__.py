@@ -7,6 +7,7 @@ function_process.py  the process that it runs in
 unit_tests.py        programs and their tests, in a sandbox
 rubric.py            a judge behind an endpoint
 outside.py           what these three need: files in the key, checks, and how they start
+environments/        what replies to answers, so that conversations are rewarded
 score.py             all rewards of a profile over a batch of answers, and their weighted sum
 watch.py             failures, the KL budget and the held-out reward, which end a run
 sampling.py          answers, each with random numbers of its own

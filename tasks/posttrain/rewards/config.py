@@ -22,9 +22,17 @@ DRAWN = (  # measures of a step, besides its rewards
     "groups_refilled",
     "ratios_clipped_low",
     "ratios_clipped_high",
+    "engine_difference",
+    "engine_difference_largest",
+    "engine_kl",
+    "engine_ratio",
+    "turns",
+    "tool_calls",
+    "tool_calls_failed",
+    "conversations_unfinished",
 )
 OVERLONG = "overlong"  # the name of that penalty among the rewards
-KINDS = ("exact", "regex", "format", "length", "model", "python", "tests", "judge")
+KINDS = ("exact", "regex", "format", "length", "model", "python", "tests", "judge", "environment")
 
 
 class _Weighted(StageConfig):
@@ -206,8 +214,26 @@ class JudgeReward(_Fallible):
         return self
 
 
+class EnvironmentReward(_Weighted):
+    """The sum of the rewards that the environment gave for a conversation."""
+
+    kind: Literal["environment"] = "environment"
+
+    @property
+    def partial(self) -> bool:
+        return True
+
+
 Reward = Annotated[
-    ExactReward | RegexReward | FormatReward | LengthReward | ModelReward | PythonReward | ProgramReward | JudgeReward,
+    ExactReward
+    | RegexReward
+    | FormatReward
+    | LengthReward
+    | ModelReward
+    | PythonReward
+    | ProgramReward
+    | JudgeReward
+    | EnvironmentReward,
     Field(discriminator="kind"),
 ]
 

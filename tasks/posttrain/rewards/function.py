@@ -22,7 +22,7 @@ from tasks.children.die_with_parent import tied_to
 from tasks.posttrain.rewards.config import PythonReward
 from tasks.posttrain.rewards.score import Answer, Failed, Value
 from tasks.sandbox.inside.settings import receive, send
-from tasks.stage.user_function import fingerprints
+from tasks.stage.user_function import UserFunction, fingerprints
 
 START_SECONDS = 300.0  # for the imports of the function's file
 LATE = 1.0  # seconds beyond those of an `async def`, whose calls end by themselves
@@ -36,7 +36,7 @@ class FunctionReward:
     def __init__(self, config: PythonReward, digests: Mapping[str, str] | None = None) -> None:
         self.config = config
         self.digests = dict(fingerprints(config) if digests is None else digests)
-        self._process: _Process | None = None
+        self._process: UserProcess | None = None
 
     def __call__(self, answers: Sequence[Answer]) -> Sequence[Value]:
         """The reward of each answer. Raises SourceError for a function that can't be loaded or that fails for many
@@ -55,7 +55,7 @@ class FunctionReward:
     def check(self, answers: Sequence[Answer] = ()) -> None:
         """Load the function, call it with some answers, and end its process. Raises as a call does, and SourceError if
         it fails for each of these answers."""
-        self._process = _Process(self.config, self.digests)
+        self._process = self._started()
         if answers:
             self._blame(self(answers))
         self.close()
@@ -66,10 +66,13 @@ class FunctionReward:
             self._process.end()
             self._process = None
 
+    def _started(self) -> UserProcess:
+        return UserProcess(self.config, self.digests, "tasks.posttrain.rewards.function_process", "reward")
+
     def _call(self, answers: Sequence[Answer]) -> Sequence[Value] | Failed:
-        process = self._process = self._process or _Process(self.config, self.digests)
+        process = self._process = self._process or self._started()
         seconds = self.config.seconds
-        if process.one_by_one:
+        if process.loaded["one_by_one"]:
             seconds = -(-len(answers) // self.config.concurrent) * seconds + LATE
         prompts, texts = [answer.prompt for answer in answers], [answer.text for answer in answers]
         rows = [{**answer.fields, "reference": answer.reference} for answer in answers]
@@ -97,12 +100,12 @@ class FunctionReward:
             )
 
 
-class _Process:
-    """The process, with the function loaded. Raises what the loading raises."""
+class UserProcess:
+    """A process of `module`, with the user's function loaded. `what` that is, is for errors. Raises what the loading
+    raises."""
 
-    def __init__(self, config: PythonReward, digests: Mapping[str, str]) -> None:
+    def __init__(self, config: UserFunction, digests: Mapping[str, str], module: str, what: str) -> None:
         self._channel, other = socket.socketpair()
-        module = "tasks.posttrain.rewards.function_process"
         self._process = subprocess.Popen(
             tied_to(os.getpid(), [sys.executable, "-m", module, str(other.fileno())]),
             stdin=subprocess.DEVNULL,
@@ -118,13 +121,13 @@ class _Process:
             loaded = None
         if loaded is None:
             raise SourceError(
-                f"The reward {config.where} can't be loaded: its process ended with {self.end(GRACE)}.",
+                f"The {what} {config.where} can't be loaded: its process ended with {self.end(GRACE)}.",
                 "Import its file by itself, to see why.",
             )
         if "error" in loaded:
             kind: type[GristmillError] = getattr(errors, loaded["error"])
             raise kind(loaded["message"], loaded["remedy"])
-        self.one_by_one: bool = loaded["one_by_one"]
+        self.loaded: dict[str, Any] = loaded
 
     def ask(self, message: Any, seconds: float) -> Any:
         """The reply, or None if the process is gone. Raises TimeoutError."""

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor
 
-from models.conversation import Messages
-from models.runtimes.greedy import greedy
+from models.runtimes.greedy import greedy_after
 from storage.errors import OutOfMemory
 from tasks.training.recovery.out_of_memory import in_halves
 
@@ -46,14 +45,18 @@ class ByNumbers(LogitsProcessor):
 
 def numbers_of(name: str, tokens: int) -> Tensor:
     """The random numbers of the tokens of an answer, from 0 to below 1."""
-    draws = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1)
-    return torch.rand(tokens, generator=draws, dtype=torch.float64)
+    return torch.rand(tokens, generator=torch.Generator().manual_seed(seed_of(name)), dtype=torch.float64)
+
+
+def seed_of(name: str) -> int:
+    """The seed of an answer, of 63 bits."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1
 
 
 def sample(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    prompts: Sequence[Messages | Sequence[int]],
+    prompts: Sequence[Sequence[int]],
     names: Sequence[str],
     ends: Sequence[int],
     max_new_tokens: int,
@@ -61,19 +64,19 @@ def sample(
     temperature: float,
     learned: int,
 ) -> list[list[int]]:
-    """An answer to each prompt, of messages or rendered, with the token that ends it, if reached. Answers of other
-    names are independent. `learned` answers are in a forward pass of the training. If memory runs out, they are
-    sampled in smaller batches.
+    """An answer to each prompt of ids, with the token that ends it, if reached. Answers of other names are independent.
+    `learned` answers are in a forward pass of the training. If memory runs out, they are sampled in smaller batches.
 
     Raises OutOfMemory if one doesn't fit by itself."""
 
-    def answer(part: Sequence[tuple[Messages | Sequence[int], str]]) -> list[list[int]]:
+    def answer(part: Sequence[tuple[Sequence[int], str]]) -> list[list[int]]:
         numbers_BT = torch.stack([numbers_of(name, max_new_tokens) for _, name in part])
 
         def choose(start: int, stop: int, prompt: int) -> LogitsProcessor:
             return ByNumbers(numbers_BT[start:stop], prompt, temperature)
 
-        return greedy(model, tokenizer, [one for one, _ in part], ends, max_new_tokens, rows=len(part), choose=choose)
+        rendered = [one for one, _ in part]
+        return greedy_after(model, tokenizer, rendered, ends, max_new_tokens, rows=len(part), choose=choose)
 
     def too_large(_: Any) -> OutOfMemory:
         return OutOfMemory("Memory runs out when one answer is sampled.", "Lower max_new_tokens or max_length.")

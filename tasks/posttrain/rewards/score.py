@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from models.conversation import Messages
 from storage.errors import ConfigError, EmptyOutput
 from tasks.posttrain.rewards import verify
-from tasks.posttrain.rewards.config import ExactReward, FormatReward, LengthReward, ModelReward, RegexReward, Reward
+from tasks.posttrain.rewards.config import (
+    EnvironmentReward,
+    ExactReward,
+    FormatReward,
+    LengthReward,
+    ModelReward,
+    RegexReward,
+    Reward,
+)
 
 if TYPE_CHECKING:
     from tasks.posttrain.reward_model.model import Judge
@@ -24,14 +32,15 @@ FEWEST = 2  # rewarded answers of a batch: one can't be compared
 
 
 class Answer(NamedTuple):
-    """An answer to a prompt: its text without special tokens, its number of tokens, the reference, and the fields of
-    its row."""
+    """An answer to a prompt: its text without special tokens, its number of tokens, the reference, the fields of its
+    row, and what an environment gave for the conversation that it ends."""
 
     prompt: Messages
     text: str
     tokens: int
     reference: str
     fields: Mapping[str, Any] = {}
+    earned: Value = None
 
 
 class Failed(NamedTuple):
@@ -44,9 +53,9 @@ Value = float | None | Failed
 Rewarder = Callable[[Sequence[Answer]], Sequence[Value]]
 
 
-def answer_to(row: Mapping[str, Any], text: str, tokens: int) -> Answer:
+def answer_to(row: Mapping[str, Any], text: str, tokens: int, earned: Value = None) -> Answer:
     """An answer to the prompt of a rendered row."""
-    return Answer(row["prompt"], text, tokens, row["reference"], json.loads(row.get("fields", "{}")))
+    return Answer(row["prompt"], text, tokens, row["reference"], json.loads(row.get("fields", "{}")), earned)
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,8 @@ class Scorer:
             return [verify.format_(reward, answer.text) for answer in answers]
         if isinstance(reward, LengthReward):
             return [verify.length(reward, answer.tokens) for answer in answers]
+        if isinstance(reward, EnvironmentReward):
+            return [answer.earned for answer in answers]
         if not isinstance(reward, ModelReward):
             return self.others[reward.title](answers)
         assert self.judge is not None, "the profile is checked for one"

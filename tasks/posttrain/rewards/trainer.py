@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -23,12 +24,17 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model, split_tensor_dict
 
 from models.conversation import Messages, answer_text, render
+from models.runtimes.greedy import greedy_after
 from tasks.posttrain.engines import callable_beside, whole_weights
 from tasks.posttrain.rewards.config import OVERLONG, OverlongConfig
-from tasks.posttrain.rewards.held_out import HeldOutRewards, Watched, seeded
+from tasks.posttrain.rewards.environments.play import Episode, Player, check_broken, measures_of
+from tasks.posttrain.rewards.held_out import HeldOutRewards, Reply, Watched, seeded
 from tasks.posttrain.rewards.ranks import gathered, on_first, share_of
-from tasks.posttrain.rewards.sampling import sample
-from tasks.posttrain.rewards.score import Scorer, answer_to
+from tasks.posttrain.rewards.sampling import sample, seed_of
+from tasks.posttrain.rewards.score import Answer, Failed, Scorer, answer_to
+from tasks.posttrain.rollouts.config import RolloutConfig
+from tasks.posttrain.rollouts.engine import Engine, Sample
+from tasks.posttrain.rollouts.mismatch import KL, MEAN, check_mismatch, kl_of
 from tasks.training.checkpoint_marker import refusal
 
 # Measures that TRL takes per token of a micro-batch, if each token has a ratio
@@ -61,13 +67,17 @@ LOSSES = {
 
 
 class Group(NamedTuple):
-    """The answers to one prompt. `rewards` has a row for each answer and a column for each reward."""
+    """The answers to one prompt. `rewards` has a row for each answer and a column for each reward. An engine other than
+    the trainer has its own `log_probabilities` of each answer's tokens. With an environment, an answer is a
+    conversation after its prompt, and `own` is 1 for each token that the model drew."""
 
     row: Mapping[str, Any]
     prompt_ids: list[int]
     ids: list[list[int]]
     answers: list[Messages]
     rewards: Tensor
+    log_probabilities: list[list[float]] | None = None
+    own: list[list[int]] | None = None
 
 
 class Learned(Watched, Protocol):
@@ -89,6 +99,10 @@ class Learned(Watched, Protocol):
     def refills(self) -> int:
         """How often groups that are alike may be replaced."""
 
+    @property
+    def rollout(self) -> RolloutConfig:
+        """What samples the answers."""
+
 
 class WatchedGrpo(HeldOutRewards, GRPOTrainer):
     """Samples a whole global batch of prompts at once, for one step or for several. A checkpoint between these also
@@ -101,9 +115,20 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
     section = "grpo"
 
     def __init__(
-        self, config: Learned, scorer: Scorer, reference: Callable[[], Any], *, args: GRPOConfig, **settings: Any
+        self,
+        config: Learned,
+        scorer: Scorer,
+        reference: Callable[[], Any],
+        engine: Engine | None = None,
+        player: Player | None = None,
+        *,
+        args: GRPOConfig,
+        **settings: Any,
     ) -> None:
-        self.config, self.watched, self.scorer = config, config, scorer
+        self.config, self.watched, self.scorer, self.engine, self.player = config, config, scorer, engine, player
+        self._of_step = -1  # the step whose weights the engine has
+        self._rollout_seconds, self._rollout_tokens = 0.0, 0
+        self._episodes: list[Episode] = []  # of this batch, those of replaced groups too
         self._rows = settings["train_dataset"]  # all, where train_dataset will be those of the run in their order
         self._groups: list[Group] = []
         self._of_rollout: dict[str, float] = {}
@@ -113,6 +138,7 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         beta, args.beta = args.beta, 0.0  # else TRL loads a reference, whole, on every process
         super().__init__(reward_funcs=[_named(name) for name in names], args=args, **settings)
         self.beta = args.beta = beta
+        self.use_vllm = config.rollout.corrected  # from here on TRL only asks whether to correct
         if beta and "peft_config" not in settings:
             self.ref_model = callable_beside(self, reference().eval().requires_grad_(False))
             disable_dropout_in_model(self.ref_model)
@@ -131,6 +157,7 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         """TRL's, over groups that were sampled, rewarded and refilled before. Each row of `inputs` is there once for
         each answer."""
         self._counts.clear()
+        self._episodes.clear()
         self._groups = self._sample(gathered(inputs[:: self.num_generations]), "")
         refilled = self._refill()
         mine = self._mine
@@ -142,20 +169,26 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
             ended = [ids[-1] in self.eos_token_ids for group in mine for ids in group.ids]
             given &= torch.tensor(ended, device=given.device)
         output["completion_mask"] = output["completion_mask"] * given.unsqueeze(1)
-        in_loss = torch.stack([output["completion_mask"].sum(), output["completion_mask"].any(1).sum()])
+        learned = own_tokens(output)
+        in_loss = torch.stack([learned.sum(), learned.any(1).sum()])
         output["num_items_in_batch"], output["answers_in_loss"] = self.accelerator.reduce(in_loss, "sum")
         if self.config.loss == "rloo":
             scored = torch.stack([(~group.rewards.isnan().all(1)).sum() for group in mine])
             others = scored / (scored - 1).clamp(min=1)
             output["advantages"] = output["advantages"] * others.repeat_interleave(self.num_generations)
-        lengths = [len(ids) for group in self._groups for ids in group.ids]
+        lengths = [sum(own) for group in self._groups for own in group.own or [[1] * len(ids) for ids in group.ids]]
         cut = [ids[-1] not in self.eos_token_ids for group in self._groups for ids in group.ids]
         metrics = self._metrics["train"]
         metrics["completions/mean_length"] = [sum(lengths) / len(lengths)]
         metrics["completions/clipped_ratio"] = [sum(cut) / len(cut)]
         if self.config.refills:
             metrics["groups_refilled"] = [float(refilled)]
-        metrics |= {name: [float(count)] for name, count in self._counts.items()}
+        if self.use_vllm:
+            kl = kl_of(output["old_per_token_logps"], output["sampling_per_token_logps"], learned)
+            metrics[KL] = [float(self.accelerator.reduce(kl, "mean"))]
+            check_mismatch(metrics[MEAN][-1], self.config.rollout, self.state.global_step + 1, self.section)
+        played = measures_of(self._episodes) if self._episodes else {}
+        metrics |= {name: [float(count)] for name, count in {**self._counts, **played}.items()}
         self._of_rollout = {name: values[-1] for name, values in metrics.items() if not math.isnan(values[-1])}
         return output
 
@@ -167,49 +200,125 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
     def _sample(self, rows: Sequence[Mapping[str, Any]], name: str) -> list[Group]:
         """A group of answers to each row's prompt, with their rewards. Answers differ by step, by `name` and by place,
         and each process samples some of them."""
-        size, tokenizer = self.num_generations, self.processing_class
+        size = self.num_generations
         repeated = [row for row in rows for _ in range(size)]
         names = [f"{self.args.seed} {self.state.global_step} {name} {place}" for place in range(len(repeated))]
         here = share_of(len(repeated))
-        ids = gathered(self._answered([row["prompt"] for row in repeated[here]], names[here]))
-        texts = [answer_text(tokenizer, answer, self.eos_token_ids) for answer in ids]
-        answers: list[Messages] = [[{"role": "assistant", "content": text}] for text in texts]
-        rewards, counts = on_first(lambda: self._rewards_of(repeated, texts, ids))
+        replies = gathered(self._drawn_replies(repeated[here], names[here]))
+        rewards, counts = on_first(lambda: self._rewards_of([reply.answer for reply in replies]))
         self._counts.update(counts)
         rewards = rewards.to(self.accelerator.device)
-        parts = [slice(start, start + size) for start in range(0, len(repeated), size)]
-        return [
-            Group(row, self._rendered(row), ids[part], answers[part], rewards[part])
-            for row, part in zip(rows, parts, strict=True)
-        ]
+        episodes: list[Episode] = [reply.episode for reply in replies]
+        if self.player is not None:
+            check_broken(episodes, self.player.max_failed_share, self.section)
+            self._episodes += episodes
+            rewards[[bool(each.failed) for each in episodes]] = math.nan
+        groups = []
+        for start, row in zip(range(0, len(repeated), size), rows, strict=True):
+            part = slice(start, start + size)
+            of = episodes[part]
+            ids, own = [each.ids for each in of], [each.own for each in of] if self.player is not None else None
+            drawn = [each.log_probabilities or [] for each in of] if self.use_vllm else None
+            messages: list[Messages] = [each.messages for each in of]
+            groups.append(Group(row, of[0].prompt_ids, ids, messages, rewards[part], drawn, own))
+        return groups
 
-    def _answered(self, prompts: Sequence[Messages], names: Sequence[str]) -> list[list[int]]:
-        """An answer to each prompt, by this process. Its random numbers are those of its name."""
-        with whole_weights(self.model):
-            return sample(
-                self.accelerator.unwrap_model(self.model),
-                self.processing_class,
-                prompts,
-                names,
-                self.eos_token_ids,
-                self.watched.max_new_tokens,
-                temperature=self.temperature,
-                learned=self.args.per_device_train_batch_size,
+    def _drawn_replies(self, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Reply]:
+        """An answer to each row's prompt, or a conversation, by this process. Its random numbers are those of its
+        name."""
+        if self.player is not None:
+            return self._replied(
+                rows,
+                self.player.play(
+                    rows,
+                    lambda going: self._drawn(
+                        [*going.values()], [f"{names[place]} {len(ids)}" for place, ids in going.items()]
+                    ),
+                ),
             )
+        prompts = [self._rendered(row) for row in rows]
+        replies = []
+        for row, prompt, drawn in zip(rows, prompts, self._drawn(prompts, names), strict=True):
+            text = answer_text(self.processing_class, drawn.ids, self.eos_token_ids)
+            messages = [{"role": "assistant", "content": text}]
+            episode = Episode(prompt, drawn.ids, log_probabilities=drawn.log_probabilities, messages=[*messages])
+            replies.append(Reply(drawn.ids, answer_to(row, text, len(drawn.ids)), episode))
+        return replies
+
+    def _drawn(self, prompts: Sequence[list[int]], names: Sequence[str]) -> list[Sample]:
+        """An answer to each prompt, by the engine of the profile. TRL itself runs vLLM."""
+        began = time.perf_counter()
+        most = self.watched.max_new_tokens
+        if self.config.rollout.engine == "vllm":
+            drawn = self._generate_single_turn(list(prompts), None, {}, 1)
+            samples = [Sample(*each) for each in zip(*drawn, strict=True)]
+        else:
+            with torch.no_grad(), whole_weights(self.model):
+                model = self.accelerator.unwrap_model(self.model)
+                samples = self._sampled(model, prompts, names, most)
+        self._rollout_seconds += time.perf_counter() - began
+        self._rollout_tokens += sum(len(sample.ids) for sample in samples)
+        return samples
+
+    def _sampled(self, model: Any, prompts: Sequence[list[int]], names: Sequence[str], most: int) -> list[Sample]:
+        if self.engine is None:
+            learned = self.args.per_device_train_batch_size
+            given = model, self.processing_class, prompts, names, self.eos_token_ids, most
+            return [Sample(ids, None) for ids in sample(*given, temperature=self.temperature, learned=learned)]
+        was_training = model.training
+        model.eval()
+        if self._of_step != self.state.global_step:
+            self.engine.update(model)
+            self._of_step = self.state.global_step
+        samples = self.engine.sample(prompts, list(map(seed_of, names)), most)
+        model.train(was_training)
+        return samples
+
+    def _replied(self, rows: Sequence[Mapping[str, Any]], episodes: Sequence[Episode]) -> list[Reply]:
+        replies = []
+        for row, each in zip(rows, episodes, strict=True):
+            text = answer_text(self.processing_class, each.answer, self.eos_token_ids)
+            earned = Failed(each.failed) if each.failed else each.earned
+            replies.append(Reply(each.ids, answer_to(row, text, sum(each.own), earned), each))
+        return replies
+
+    def _replies(self, rows: Sequence[dict[str, Any]]) -> list[Reply]:
+        if self.player is None:
+            return super()._replies(rows)
+        model, most, ends = self.accelerator.unwrap_model(self.model), self.watched.max_new_tokens, self.eos_token_ids
+
+        def best(going: Mapping[int, list[int]]) -> list[Sample]:
+            found = greedy_after(model, self.processing_class, [*going.values()], ends, most)
+            return [Sample(ids, None) for ids in found]
+
+        return self._replied(rows, self.player.play(rows, best))
+
+    def _measured(self, replies: Sequence[Reply]) -> dict[str, float]:
+        if self.player is None:
+            return {}
+        check_broken([reply.episode for reply in replies], self.player.max_failed_share, self.section)
+        return measures_of([reply.episode for reply in replies])
+
+    def facts(self) -> dict[str, Any]:
+        """What rewards and rollouts took."""
+        rollouts = {
+            "rollout_engine": self.config.rollout.engine,
+            "rollout_seconds": round(self._rollout_seconds, 2),
+            "rollout_tokens": self._rollout_tokens,
+        }
+        return {**self.scorer.facts(), **rollouts}
 
     def _rendered(self, row: Mapping[str, Any]) -> list[int]:
         ids: list[int] = render(self.processing_class, row["prompt"], add_generation_prompt=True)["input_ids"]
         return ids
 
-    def _rewards_of(
-        self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], ids: Sequence[Sequence[int]]
-    ) -> tuple[Tensor, dict[str, float]]:
+    def _rewards_of(self, answers: Sequence[Answer]) -> tuple[Tensor, dict[str, float]]:
         """The rewards of answers, and counts of these. A reward that an answer doesn't have is NaN: TRL leaves these
         out of its means. An answer without any has no part in the mean of its group, nor in the loss."""
-        scores = self.scorer.score([answer_to(*each) for each in zip(rows, texts, map(len, ids), strict=True)])
+        scores = self.scorer.score(answers)
         parts = [*scores.parts.values()]
         if self.config.overlong is not None:
-            penalties = [penalty(self.config.overlong, self.watched.max_new_tokens, len(answer)) for answer in ids]
+            penalties = [penalty(self.config.overlong, self.watched.max_new_tokens, each.tokens) for each in answers]
             known = [total is not None for total in scores.sums]
             parts.append([one if kept else None for one, kept in zip(penalties, known, strict=True)])
         columns = [[math.nan if value is None else value for value in part] for part in parts]
@@ -248,7 +357,9 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         prompt_ids = [group.prompt_ids for group in self._mine for _ in group.ids]
         ids = [answer for group in self._mine for answer in group.ids]
         answers = [answer for group in self._mine for answer in group.answers]
-        return prompt_ids, ids, None, answers, None, {}, None, []
+        drawn = [each for group in self._mine for each in group.log_probabilities or ()] or None
+        own = [each for group in self._mine for each in group.own or ()] or None
+        return prompt_ids, ids, own, answers, drawn, {}, None, []
 
     def _calculate_rewards(self, *_: Any) -> Tensor:
         """What was rewarded, on all processes, as TRL's returns it."""
@@ -257,7 +368,7 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
         """TRL's, divided by what it sums over."""
         loss: Tensor = super()._compute_loss(model, inputs)
-        self._tokens.append(float(inputs["completion_mask"].sum()))
+        self._tokens.append(float(own_tokens(inputs).sum()))
         mean, answers = LOSSES[self.config.loss].mean, inputs["answers_in_loss"].clamp(min=1)
         if mean == "tokens":
             return loss
@@ -317,6 +428,12 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     """A tensor of all micro-batches, or the number that they share."""
     return torch.cat([*parts]).cpu() if parts[0].ndim else parts[0].cpu().clone()
+
+
+def own_tokens(batch: Mapping[str, Any]) -> Tensor:
+    """The tokens that are learned from: those of answers, without those of an environment."""
+    mask: Tensor = batch["completion_mask"]
+    return mask if batch.get("tool_mask") is None else mask * batch["tool_mask"]
 
 
 def _named(title: str) -> Callable[..., list[float]]:

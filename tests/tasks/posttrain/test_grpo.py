@@ -98,6 +98,22 @@ def test_interrupted_and_resumed_it_draws_the_same_answers_and_ends_with_the_sam
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("engine", ["continuous", "llama.cpp"])
+def test_another_engine_resumes_within_a_batch_with_the_same_bytes(
+    engine: str, tuned: Artifact, sums: Artifact, tmp_path: Path
+) -> None:
+    settings = {"updates": 2, "refills": 1, "rollout": {"engine": engine}}
+    config = GrpoConfig.model_validate({**CONFIG.model_dump(), "epochs": 0.2, **settings})
+    whole, out = output(tmp_path / "whole", "grpo"), output(tmp_path / "resumed", "grpo")
+    grpo.function(config, tuned, sums, None, whole)
+    interrupt_and_resume(grpo, config, (tuned, sums, None), out, at=5)  # type: ignore[arg-type]
+    assert out.facts["resumed_from_step"] == 3
+    assert tree_digest(list_files(out.path)) == tree_digest(list_files(whole.path))
+    assert max(row["engine_difference_largest"] for row in read_log(out.path / "log.jsonl")) < 1e-3
+    assert [row["measure"] for row in out.facts["tables"]["Rollouts"]][1] == "tokens a second"
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("quantize", ["none", "nf4"])
 def test_an_adapter_learns_resumes_within_a_batch_and_is_merged(
     quantize: str, tuned: Artifact, sums: Artifact, tmp_path: Path

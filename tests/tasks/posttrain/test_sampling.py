@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from models.conversation import render
 from models.pretrained import load_pretrained
 from models.runtimes.greedy import ends_of
 from models.tokenizer import load_tokenizer
@@ -27,7 +28,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 def sampled(model: tuple[Any, Any], order: list[int], learned: int = 16, **settings: float) -> list[list[int]]:
     prompts, names = [PROMPTS[place] for place in order], [NAMES[place] for place in order]
     settings = {"temperature": 0.7, **settings}
-    return sample(*model, prompts, names, ends_of(*model), 6, learned=learned, **settings)
+    rendered = [render(model[1], prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
+    return sample(*model, rendered, names, ends_of(*model), 6, learned=learned, **settings)
 
 
 def test_tokens_are_as_frequent_as_they_are_probable() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,10 @@ class Names:
     def tensors(self, model: Path) -> Iterator[tuple[str, str, Float32]]:
         """(name in the checkpoint, llama.cpp's name, values) of each tensor of a file. Raises ConfigError for a tensor
         that llama.cpp has no name for."""
-        stored = StoredWeights(model)
+        yield from self.converted(StoredWeights(model))
+
+    def converted(self, stored: Mapping[str, Float32]) -> Iterator[tuple[str, str, Float32]]:
+        """The same of weights by their names in files."""
         for name, each in self._parts(stored):
             values = np.stack([stored[one] for one in each]) if len(each) > 1 else stored[name]
             theirs = self.name_of(name)
