@@ -75,7 +75,11 @@ class RolloutConfig(StageConfig):
 def check_engine(config: PosttrainConfig, rollout: RolloutConfig) -> None:
     """Raises ValueError for adapters that an engine can't sample with."""
     adapter = config.adapter
-    if rollout.engine == "llama.cpp" and adapter is not None and (adapter.quantize != "none" or adapter.dora):
+    if (
+        rollout.engine == "llama.cpp"
+        and isinstance(adapter, LoraConfig)
+        and (adapter.quantize != "none" or adapter.dora)
+    ):
         wrong = "dora" if adapter.dora else "quantize"
         raise ValueError(f"rollout.engine llama.cpp has no weights for adapter.{wrong}: choose transformers")
 
