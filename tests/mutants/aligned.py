@@ -120,7 +120,7 @@ ALIGNED = (
     Mutant(
         name="isolation-not-asked",
         about="sft: a model that mixes conversations in a row is not refused",
-        path="tasks/posttrain/conversations/isolation.py",
+        path="tasks/posttrain/attention/isolation.py",
         before="    if not difference <= tolerance * scale:  # true for NaN too\n",
         after="    if not difference <= scale:  # true for NaN too\n",
         fails=(

@@ -11,6 +11,7 @@ from storage.errors import ConfigError
 from tasks.posttrain.config import PosttrainConfig
 from tasks.stage.config import StageConfig
 from tasks.stage.runtime import EndpointUrl, Runtime
+from tasks.training.adapters.config import LoraConfig
 
 Correction = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 OF_OTHERS = ("correction", "cap", "max_mismatch")  # settings that an engine with the trainer's probabilities lacks
@@ -47,7 +48,7 @@ class RolloutConfig(StageConfig):
         description="of each token's ratio or of a whole answer's, and what becomes of one above `cap`: it is lowered "
         "to the cap (truncate), or the token or answer has no part in the loss (mask)",
     )
-    cap: float = Field(3.0, gt=1, description="largest ratio of the trainer's probability to the engine's")
+    cap: float = Field(3.0, gt=1, description="largest ratio of probabilities, the trainer's to the engine's")
     max_mismatch: float | None = Field(
         0.1,
         gt=0,
