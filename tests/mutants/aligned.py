@@ -393,7 +393,7 @@ ALIGNED = (
     Mutant(
         name="draft-of-another-vocabulary",
         about="rule 6: a draft with another vocabulary is taken",
-        path="tasks/draft/stage.py",
+        path="tasks/training/model_folder.py",
         before="if ours != theirs or sizes[0] != sizes[1]:",
         after="if sizes[0] != sizes[1]:",
         fails=("tests/tasks/draft/test_draft.py::test_another_vocabulary_is_refused",),
