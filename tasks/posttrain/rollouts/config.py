@@ -76,13 +76,12 @@ class RolloutConfig(StageConfig):
 def check_engine(config: PosttrainConfig, rollout: RolloutConfig) -> None:
     """Raises ValueError for adapters that an engine can't sample with."""
     adapter = config.adapter
-    if (
-        rollout.engine == "llama.cpp"
-        and isinstance(adapter, LoraConfig)
-        and (adapter.quantize != "none" or adapter.dora)
-    ):
-        wrong = "dora" if adapter.dora else "quantize"
-        raise ValueError(f"rollout.engine llama.cpp has no weights for adapter.{wrong}: choose transformers")
+    if rollout.engine != "llama.cpp" or adapter is None:
+        return
+    if not isinstance(adapter, LoraConfig) or adapter.dora or adapter.quantize != "none":
+        raise ValueError(
+            "rollout.engine llama.cpp takes a LoRA over float32 only: choose transformers, or another adapter"
+        )
 
 
 def check_engine_runtime(name: str, rollout: RolloutConfig, runtime: Runtime) -> None:

@@ -168,7 +168,7 @@ REFUSED = [
     ({"rollout": {"cap": 2.0}}, "cap doesn't apply to transformers"),
     ({"rollout": {"engine": "continuous", "vllm": {}}}, "the engine is continuous"),
     ({"rollout": {"engine": "vllm", "vllm": {"mode": "server"}}}, "url belongs to mode server"),
-    ({"rollout": {"engine": "llama.cpp"}, "adapter": {"quantize": "nf4"}}, "no weights for adapter.quantize"),
+    ({"rollout": {"engine": "llama.cpp"}, "adapter": {"quantize": "nf4"}}, "takes a LoRA over float32 only"),
 ]
 
 
