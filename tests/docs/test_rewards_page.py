@@ -18,8 +18,18 @@ from tests.docs.pages import blocks
 PAGE = "preferences-and-rewards.md"
 CODE, SHOWN = (
     next(block.text for block in blocks("python") if block.page.name == PAGE and block.text.startswith(beginning))
-    for beginning in ("# rewards.py", ">>>")
+    for beginning in ("# rewards.py", ">>> prompt")
 )
+
+
+def test_the_environment_of_the_page_says_what_the_page_says(tmp_path: Path) -> None:
+    code, shown = (
+        next(block.text for block in blocks("python") if block.text.startswith(beginning))
+        for beginning in ("# countdown.py", ">>> environment")
+    )
+    (tmp_path / "countdown.py").write_text(code)
+    example = doctest.DocTestParser().get_doctest(shown, runpy.run_path(str(tmp_path / "countdown.py")), PAGE, PAGE, 0)
+    assert doctest.DocTestRunner().run(example) == doctest.TestResults(failed=0, attempted=4)
 
 
 def test_the_function_of_the_page_returns_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
