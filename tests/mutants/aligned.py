@@ -393,9 +393,9 @@ ALIGNED = (
     Mutant(
         name="draft-of-another-vocabulary",
         about="rule 6: a draft with another vocabulary is taken",
-        path="tasks/training/model_folder.py",
-        before="if ours != theirs or sizes[0] != sizes[1]:",
-        after="if sizes[0] != sizes[1]:",
+        path="tasks/draft/stage.py",
+        before='small = Artifact.at(with_tokenizer_of(model.path, taken.path, out.scratch / "draft", "The draft", remedy))',
+        after="small = taken",
         fails=("tests/tasks/draft/test_draft.py::test_another_vocabulary_is_refused",),
     ),
     Mutant(
