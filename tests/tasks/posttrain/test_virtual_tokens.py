@@ -112,6 +112,7 @@ def test_every_method_that_takes_them_learns(name: str, kind: str, model: Artifa
         assert abs(first[f"{reward}_reward"]) > 1e-3
 
 
+@pytest.mark.soak_but("llama-prefix", "gpt2-prompt")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3", "qwen3_moe"])
 def test_each_family_reads_and_answers_as_in_peft(kind: str, family: str, tmp_path: Path) -> None:
