@@ -204,7 +204,9 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         repeated = [row for row in rows for _ in range(size)]
         names = [f"{self.args.seed} {self.state.global_step} {name} {place}" for place in range(len(repeated))]
         here = share_of(len(repeated))
-        replies = gathered(self._drawn_replies(repeated[here], names[here]))
+        with torch.no_grad(), whole_weights(self.model):  # once, as conversations differ in their turns
+            drawn_here = self._drawn_replies(repeated[here], names[here])
+        replies = gathered(drawn_here)
         rewards, counts = on_first(lambda: self._rewards_of([reply.answer for reply in replies]))
         self._counts.update(counts)
         rewards = rewards.to(self.accelerator.device)
@@ -253,9 +255,7 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
             drawn = self._generate_single_turn(list(prompts), None, {}, 1)
             samples = [Sample(*each) for each in zip(*drawn, strict=True)]
         else:
-            with torch.no_grad(), whole_weights(self.model):
-                model = self.accelerator.unwrap_model(self.model)
-                samples = self._sampled(model, prompts, names, most)
+            samples = self._sampled(self.accelerator.unwrap_model(self.model), prompts, names, most)
         self._rollout_seconds += time.perf_counter() - began
         self._rollout_tokens += sum(len(sample.ids) for sample in samples)
         return samples
