@@ -6,8 +6,13 @@ it takes seconds, so what it allocates is written here by number. A test compare
 
 from __future__ import annotations
 
+import copy
+import re
+from collections import defaultdict
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -40,8 +45,16 @@ class TunedShape(TracedShape):
         return 1.22 if self.adapt is None else 1.4
 
     def _trace(self, form: Numbers, micro_batch: int, recompute: Recompute) -> Activations:
+        traced = partial(self._traced, form, micro_batch, recompute)
+        kept, loss, backward, measured = of_whole(self, traced) or traced(self._module())
+        beyond = measured - kept - 4 * self.learned  # without gradients
+        return Activations(kept, max(loss, beyond), backward)
+
+    def _traced(self, form: Numbers, micro_batch: int, recompute: Recompute, module: Any) -> tuple[int, int, int, int]:
+        """Bytes that the forward pass keeps, what the loss and the backward pass need beyond these, and the peak of a
+        validation."""
         with without_memory() as made, one_text_in_a_row():
-            model = filled(self._module())
+            model = filled(module)
             if recompute == "full":
                 model.gradient_checkpointing_enable()
                 model.enable_input_require_grads()
@@ -50,8 +63,7 @@ class TunedShape(TracedShape):
             if self.measured:
                 with torch.no_grad():
                     self._loss(model.eval(), self.measured, form)
-            beyond = made.peak - held - step.blocks - 4 * self.learned  # without gradients
-            return Activations(step.blocks, max(step.loss, beyond), step.backward)
+            return step.blocks, step.loss, step.backward, made.peak - held
 
     def _module(self) -> Any:
         from transformers import AutoModelForCausalLM
@@ -75,6 +87,37 @@ class TunedShape(TracedShape):
             capped = getattr(self.config.get_text_config(), "final_logit_softcapping", None) is not None
             losses_N: Tensor = _Head.apply(hidden_NC, model.get_output_embeddings().weight, form, capped)  # type: ignore[no-untyped-call]
             return losses_N.sum()
+
+
+def of_whole(shape: TunedShape, traced: Callable[[Any], tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The traced bytes of a deep model, from those of two shallow ones: each further layer, or group of layers of other
+    kinds, adds as much as the last. None for a model whose layers differ otherwise, or are few."""
+    depth, text = shape.config.num_hidden_layers, shape.config.get_text_config()
+    kinds = getattr(text, "layer_types", None) or ["full_attention"] * depth
+    group = next(size for size in range(1, depth + 1) if all(kinds[n] == kinds[n % size] for n in range(depth)))
+    least = next(few for few in range(max(2, group), depth + 1) if (depth - few) % group == 0)
+    if least + group >= depth or not _alike(shape._module(), group):
+        return None
+    few, more = (traced(_shallow(shape, layers)) for layers in (least, least + group))
+    return tuple(one + (other - one) * (depth - least) // group for one, other in zip(few, more, strict=True))
+
+
+def _shallow(shape: TunedShape, layers: int) -> Any:
+    config = copy.deepcopy(shape.config)
+    text = config.get_text_config()
+    text.num_hidden_layers = layers
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[:layers]
+    return replace(shape, config=config)._module()
+
+
+def _alike(model: Any, group: int) -> bool:
+    """Whether each layer has the parameters of the one a group before it, as far as numbers in names say."""
+    layers: dict[int, list[Any]] = defaultdict(list)
+    for name, value in model.named_parameters():
+        if found := re.search(r"\.(\d+)\.", name):
+            layers[int(found[1])].append((name[found.end() :], value.shape, value.requires_grad))
+    return all(layers[number] == layers[number % group] for number in layers)
 
 
 def _of_logits(logits_NV: Tensor, head: Head) -> Tensor:

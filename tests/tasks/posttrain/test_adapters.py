@@ -232,7 +232,7 @@ def test_a_merged_model_that_computes_something_else_is_refused(
 def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(ValueError, match="weight_decay is on matrices only, and dora trains vectors too"):
         SftConfig(weight_decay=0.1, adapter=LoraConfig(dora=True))
-    with pytest.raises(ValueError, match="'ia3' found using .* does not match .*'lora', 'prefix', 'prompt'"):
+    with pytest.raises(ValueError, match=r"'ia3' found using .* does not match .*'lora', 'prefix', 'prompt'"):
         SftConfig.model_validate({"adapter": {"kind": "ia3"}})
     assert "adapter" not in SftConfig().model_dump(), "the keys of stages without one are as before"
 
