@@ -462,6 +462,11 @@ def _nearest(location: Sequence[int | str], root: type[BaseModel]) -> str:
     return ".".join([*(str(part) for part in location[:-1]), near[0]]) if near else ""
 
 
+def _is_of_kind(model: type[BaseModel], tag: object) -> bool:
+    """Whether a tag of a union chooses this of its models."""
+    return any(field.default == tag for name, field in model.model_fields.items() if name == "kind")
+
+
 def _models_at(location: Sequence[int | str], root: type[BaseModel]) -> list[type[BaseModel]]:
     """The models whose keys are valid at `location`, through lists and unions."""
     models: list[type[BaseModel]] = [root]
@@ -473,7 +478,8 @@ def _models_at(location: Sequence[int | str], root: type[BaseModel]) -> list[typ
             if name == part
             for model in models_in(field.annotation)
         ]
-        models = inner or models  # an index or a union's tag doesn't lead deeper
+        # An index doesn't lead deeper, and a union's tag chooses one of its models
+        models = inner or [model for model in models if _is_of_kind(model, part)] or models
     return models
 
 
