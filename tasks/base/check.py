@@ -27,22 +27,22 @@ SAFE = "Save it in the format of transformers: AutoModelForCausalLM.from_pretrai
 Loaded = TypeVar("Loaded")
 
 
-def check_files(folder: Path) -> None:
+def check_files(folder: Path, what: str = "base") -> None:
     """Raises SourceError for a folder without safetensors, for a config that names its own code, and for one that
     transformers doesn't know or that isn't a decoder's."""
-    config = check_format(folder, "base", SAFE)
+    config = check_format(folder, what, SAFE)
     if not any((folder / name).is_file() for name in VOCABULARIES):
         raise SourceError(
-            f"The base has no tokenizer: {folder} has none of {', '.join(VOCABULARIES)}.",
+            f"The {what} has no tokenizer: {folder} has none of {', '.join(VOCABULARIES)}.",
             "Save it into the same folder: AutoTokenizer.from_pretrained(…).save_pretrained(…).",
         )
     if config.is_encoder_decoder:
-        raise SourceError("The base has an encoder, and must be a decoder only.", "Choose another.")
+        raise SourceError(f"The {what} has an encoder, and must be a decoder only.", "Choose another.")
     try:
         context_of(config)
     except ValueError as error:
         raise SourceError(
-            f"The config of the base, a {config.model_type}, doesn't limit the length of a text: {error}.",
+            f"The config of the {what}, a {config.model_type}, doesn't limit the length of a text: {error}.",
             "Choose another: models without positions, such as Bloom or Mamba, can't be a base.",
         ) from error
 

@@ -19,7 +19,7 @@ from models.pretrained import stored_tensors
 from storage.artifact import Artifact
 from storage.digest_cache import remembered_digests
 from storage.errors import ConfigError, SourceError
-from tasks.base.check import check_sizes
+from tasks.base.check import check_files, check_sizes
 from tasks.base.config import BaseConfig
 from tasks.stage.named_artifact import named_artifact
 from tasks.text.packages import package_file
@@ -44,27 +44,33 @@ TOKENIZER = (
 )
 
 
-def fingerprint(config: BaseConfig) -> dict[str, str]:
+def fingerprint(config: BaseConfig, section: str = "base") -> dict[str, str]:
     """The identity of the model: the SHA-256 of each of its files, the revision, or the digest of an artifact's model.
-    Raises SourceError, and ConfigError for an artifact without a model."""
+    Raises SourceError, and ConfigError for an artifact without a model, which name this section of the profile."""
     if config.repository is not None:
         return {config.repository: str(config.revision)}
     if config.artifact is not None:
-        return {"artifact": model_of(config.artifact).digest}
-    files = [gguf_of(config)] if config.gguf is not None else files_of(Path(str(config.folder)).expanduser())
+        return {"artifact": model_of(config.artifact, section).digest}
+    if config.gguf is not None:
+        files = [gguf_of(config, section)]
+    else:
+        folder = Path(str(config.folder)).expanduser()
+        files = files_of(folder, section)
+        if section != "base":  # the stage `base` comes late there
+            check_files(folder, f"model of {section}")
     try:
         return {f"base/{path.name}": digest for path, digest in remembered_digests(files).items()}
     except OSError as error:
-        raise SourceError(f"The base can't be read: {error}.", "Replace the file.") from error
+        raise SourceError(f"The model of {section} can't be read: {error}.", "Replace the file.") from error
 
 
-def gguf_of(config: BaseConfig) -> Path:
+def gguf_of(config: BaseConfig, section: str = "base") -> Path:
     """The GGUF file of a profile, in a package or on this machine. Raises SourceError for a missing one."""
     if config.package is not None:
         return package_file(config.package, str(config.gguf))
     path = Path(str(config.gguf)).expanduser()
     if not path.is_file():
-        raise SourceError(f"base.gguf: {path} is not a file{_seen_from(path)}.", "Check the path.")
+        raise SourceError(f"{section}.gguf: {path} is not a file{_seen_from(path)}.", "Check the path.")
     return path
 
 
@@ -151,25 +157,25 @@ def shape_of_config(config: Any, adapt: Adapt | None = None, mark: Mark | None =
     return TracedShape.of(config, adapt, mark=mark)
 
 
-def model_of(name: str) -> Artifact:
+def model_of(name: str, section: str = "base") -> Artifact:
     """The model of an artifact. Raises ConfigError for an artifact without one."""
-    artifact = named_artifact("base.artifact", name)
+    artifact = named_artifact(f"{section}.artifact", name)
     if artifact.manifest is None or not any(file.startswith("model/") for file in artifact.manifest.files):
         raise ConfigError(
-            f"{name} in base.artifact doesn't contain a model.",
+            f"{name} in {section}.artifact doesn't contain a model.",
             "Name an artifact of pretrain, base, sft or dpo (`gristmill store ls`).",
         )
     return artifact.part("model")
 
 
-def files_of(folder: Path) -> list[Path]:
+def files_of(folder: Path, section: str = "base") -> list[Path]:
     """The files of a model that are read, by name. Raises SourceError for a missing folder, and for one that has
     something else in place of a file."""
     if not folder.is_dir():
-        raise SourceError(f"base.folder: {folder} is not a folder{_seen_from(folder)}.", "Check the path.")
+        raise SourceError(f"{section}.folder: {folder} is not a folder{_seen_from(folder)}.", "Check the path.")
     paths = {path for pattern in (*CONFIGS, *WEIGHTS, *TOKENIZER) for path in folder.glob(pattern)}
     if other := sorted(path.name for path in paths if path.exists() and not path.is_file()):
-        raise SourceError(f"base.folder: {other[0]} in {folder} is not a file.", "Replace it.")
+        raise SourceError(f"{section}.folder: {other[0]} in {folder} is not a file.", "Replace it.")
     return sorted(path for path in paths if path.is_file())
 
 

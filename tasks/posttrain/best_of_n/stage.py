@@ -30,7 +30,7 @@ SHOWN, LONGEST = 3, 120  # prompts in the table, and characters of a text
 
 def sources(config: BestOfNConfig) -> dict[str, str]:
     """Digests of what rewards and a teacher read outside the store. Raises SourceError for what is missing."""
-    teacher = base_fingerprint(config.teacher) if config.teacher else {}
+    teacher = base_fingerprint(config.teacher, "best_of_n.teacher") if config.teacher else {}
     return {**fingerprints(config.rewards), **{f"teacher {name}": digest for name, digest in teacher.items()}}
 
 

@@ -25,9 +25,9 @@ def sources(config: MergeConfig) -> dict[str, str]:
     """The identities of the models from elsewhere. Raises SourceError, ConfigError."""
     return {
         f"merge.{one.named}: {name}": digest
-        for one in config.models
+        for number, one in enumerate(config.models)
         if one.base is not None
-        for name, digest in fingerprint(one.base).items()
+        for name, digest in fingerprint(one.base, f"merge.models.{number}.base").items()
     }
 
 

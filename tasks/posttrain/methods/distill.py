@@ -82,6 +82,10 @@ class DistillConfig(PosttrainConfig):
     def samples(self) -> bool:
         return self.on_policy_share > 0
 
+    @property
+    def answer_tokens(self) -> int:
+        return self.max_new_tokens if self.samples else 0
+
     @model_validator(mode="after")
     def _sets_what_counts(self) -> Self:
         if self.teacher_from is not None and self.teacher != BASE:
@@ -175,7 +179,7 @@ DISTILL = Method(
         "completions/clipped_ratio": "answers_cut",
     },
     summary=("validation_divergence",),
-    sources_of=lambda config: fingerprint(config.teacher_from) if config.teacher_from else {},
+    sources_of=lambda config: fingerprint(config.teacher_from, "distill.teacher_from") if config.teacher_from else {},
     rows_of=lambda config: with_room(config.max_new_tokens) if config.samples else INSTRUCTION,
 )
 
