@@ -7,6 +7,7 @@ they run only then, and all their messages are reported at once.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from models.presets import ModelShape, ShapeError, derive
@@ -17,11 +18,11 @@ from tasks.evaluate.config import ORIGINAL
 from tasks.evaluate.learning_curves.snapshots import check_steps, snapshot_name
 from tasks.evaluate.side_by_side.config import names_of
 from tasks.export import BEST, HOLD_VIRTUAL
-from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
+from tasks.posttrain.rewards.config import ROUNDING, bounds_of
 from tasks.significance.gate_config import BITS, unknown_models, unknown_tasks
 from tasks.training.adapters.config import LAYERS, LoraConfig, why_not_apart
-from tasks.training.chain import BASE, BESIDE, FEEDBACK, JUDGE, LINKS, MAKES
+from tasks.training.chain import BASE, BESIDE, BEST_OF_N, FEEDBACK, JUDGE, LINKS, MAKES
 
 Check = Callable[[Sections], Iterator[str]]
 
@@ -235,6 +236,8 @@ def merged_models_come_before(profile: Sections) -> Iterator[str]:
         earlier = [BASE, *(name for name in before if name not in BESIDE)]
         for name in (name for name in profile.merge.links if name not in earlier):
             yield f"merge.models names {name}, but the models before it are {', '.join(earlier)}"
+        if "prune" in before:
+            yield "merge combines changes to the base of the chain, of which prune leaves parts out: set `prune: null`"
         if earlier[-1] not in (BASE, *profile.merge.links):
             yield f"merge.models leaves out {earlier[-1]}, the link before it: name it, or set `{earlier[-1]}: null`"
 
@@ -244,16 +247,17 @@ def answers_have_room(profile: Sections) -> Iterator[str]:
     context = profile.pretrain.model.context if profile.pretrain and profile.pretrain.model else None
     for name in profile.links:
         config = getattr(profile, name)
-        if not isinstance(config, PosttrainConfig):
-            continue
-        virtual = config.virtual_tokens
-        length = config.max_length or (context and context - virtual)
-        if context and length is not None and not 0 < length <= context - virtual:
+        virtual = getattr(config, "virtual_tokens", 0)
+        length = getattr(config, "max_length", None) or (context and context - virtual)
+        answer = getattr(config, "answer_tokens", 0)
+        if context and virtual >= context:
+            yield f"{name}.adapter.tokens is {virtual:,}, which leaves none of pretrain.model.context, {context:,}"
+        elif context and length is not None and not 0 < length <= context - virtual:
             of_it = f", of which the adapter takes {virtual:,}" if virtual else ""
             yield f"{name}.max_length is {length:,}, but pretrain.model.context is {context:,}{of_it}"
-        elif length and config.generated_tokens >= length:
+        elif length and answer >= length:
             yield (
-                f"{name}.max_new_tokens is {config.generated_tokens:,}, which leaves none of {length:,} tokens for a "
+                f"{name}.max_new_tokens is {answer:,}, which leaves none of {length:,} tokens for a "
                 "prompt: lower it, or raise pretrain.model.context"
             )
 
@@ -363,6 +367,32 @@ def feedback_comes_first(profile: Sections) -> Iterator[str]:
             )
 
 
+def best_answers_can_be_chosen(profile: Sections) -> Iterator[str]:
+    """Rewards can reach what `best_of_n` asks of them, so that the links after it have something to learn from."""
+    if (config := profile.best_of_n) is None or not (config.rewards or config.n == 1):
+        return
+    lowest, highest = bounds_of(config.rewards)
+    for name in profile.links:
+        if profile.learns_from(name) not in (BEST_OF_N, "both") or BEST_OF_N not in profile.makers_before(name):
+            continue
+        pairs = profile.role_of_made(name) == "preferences"
+        if pairs and config.n == 1:
+            yield (
+                f"best_of_n.n is 1, so it makes no pairs for {name} to learn from: raise it, or set "
+                f"{name}.learns_from to downloaded"
+            )
+        elif pairs and config.gap > highest - lowest + ROUNDING:
+            yield (
+                f"best_of_n.gap is {config.gap:g}, but its rewards differ by {highest - lowest:g} at most: lower it, or "
+                f"{name} has no pairs to learn from"
+            )
+        elif not pairs and config.rewards and (config.threshold or -math.inf) > highest + ROUNDING:
+            yield (
+                f"best_of_n.threshold is {config.threshold:g}, but its rewards sum to {highest:g} at most: lower it, or "
+                f"{name} has nothing to learn from"
+            )
+
+
 def held_out_prompts_stay_out(profile: Sections) -> Iterator[str]:
     """Links that ask a model prompts of the instructions don't ask those that another holds out."""
     asking = [name for name in profile.links if name in MAKES]
@@ -466,6 +496,7 @@ CHECKS: tuple[Check, ...] = (
     judge_comes_first,
     rewards_have_fields,
     feedback_comes_first,
+    best_answers_can_be_chosen,
     held_out_prompts_stay_out,
     released_link_exists,
     draft_is_released,

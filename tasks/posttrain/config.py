@@ -54,6 +54,11 @@ class PosttrainConfig(StageConfig):
         return 0
 
     @property
+    def answer_tokens(self) -> int:
+        """The longest answer that the model writes, which leaves room for a prompt."""
+        return self.generated_tokens
+
+    @property
     def samples(self) -> bool:
         """Whether the model answers prompts while it is trained, in whatever number of processes."""
         return False

@@ -518,6 +518,12 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
             "min_mean_word_length is 11.0 and gopher_quality.max_mean_word_length is 10",
         ),
         (["grpo={max_new_tokens: 256}"], "grpo.max_new_tokens is 256, which leaves none of 256 tokens for a prompt"),
+        (["best_of_n={max_new_tokens: 256}"], "best_of_n.max_new_tokens is 256, which leaves none of 256 tokens for"),
+        (["feedback={max_new_tokens: 999}"], "feedback.max_new_tokens is 999, which leaves none of 256 tokens for a"),
+        (
+            ["distill={on_policy_share: 0.1, max_length: 128}"],
+            "distill.max_new_tokens is 128, which leaves none of 128 tokens for a prompt",
+        ),
         (["sft.max_length=300"], "sft.max_length is 300, but pretrain.model.context is 256"),
         (["sft.adapter={rank: 4, targets: [q_proj, nope]}"], "targets has nope, but the linear layers of a llama are"),
         (
@@ -526,6 +532,7 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
             "sft the last link, or give it a LoRA adapter (kind: lora)",
         ),
         (["merge={models: [{link: sft}, {link: grpo}]}"], "merge.models names grpo, but the models before it"),
+        (["prune={layers: 3}", "merge={models: [{link: sft}, {link: dpo}]}"], "of which prune leaves parts out"),
         (["merge={models: [{link: sft}, {link: base}]}"], "merge.models leaves out dpo, the link before it: name it"),
         (["sft.adapter={kind: prefix}", "dpo=null"], "so export.formats can't have int8, int4, gguf-f16, gguf-q8_0,"),
         (

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.posttrain.best_of_n.config import BestOfNConfig
+from tasks.posttrain.rewards.config import ROUNDING
 
 BELOW, UNREWARDED = "below_threshold", "no_reward"
 # Reasons why a prompt gave nothing. The table lists them even with a count of 0
@@ -30,8 +31,8 @@ def decision(config: BestOfNConfig, answers: Sequence[Mapping[str, Any]]) -> dic
         dropped = UNREWARDED if whole else faults.most_common(1)[0][0]
         return {"instruction": False, "pair": False, "dropped": dropped}
     best, worst = max(rewarded, key=lambda place: rewarded[place]), min(rewarded, key=lambda place: rewarded[place])
-    instruction = config.threshold is None or rewarded[best] >= config.threshold
-    pair = rewarded[best] - rewarded[worst] >= config.gap and answers[best]["text"] != answers[worst]["text"]
+    instruction = config.threshold is None or rewarded[best] >= config.threshold - ROUNDING
+    pair = rewarded[best] - rewarded[worst] >= config.gap - ROUNDING and answers[best]["text"] != answers[worst]["text"]
     dropped = "" if instruction or pair else BELOW
     return {"best": best, "worst": worst, "instruction": instruction, "pair": pair, "dropped": dropped}
 

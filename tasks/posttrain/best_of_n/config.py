@@ -57,6 +57,11 @@ class BestOfNConfig(StageConfig):
         return self.endpoint is None and self.teacher is None
 
     @property
+    def answer_tokens(self) -> int:
+        """The longest answer of the chain's model, which leaves room for a prompt."""
+        return self.max_new_tokens if self.asks_model else 0
+
+    @property
     def judged(self) -> bool:
         """Whether a reward model is one of the rewards."""
         return any(reward.kind == "model" for reward in self.rewards)
@@ -70,4 +75,6 @@ class BestOfNConfig(StageConfig):
             raise ValueError(f"n is {self.n}, but no reward says which of the answers is best: set n to 1, or rewards")
         if not self.rewards and self.asks_model:
             raise ValueError("without rewards the model would learn its own samples: set rewards, teacher or endpoint")
+        if any(reward.kind == "environment" for reward in self.rewards):
+            raise ValueError("the reward environment is for conversations of grpo.environment: leave it out")
         return self

@@ -61,6 +61,11 @@ class FeedbackConfig(StageConfig):
         """Whether the chain's model gets any request."""
         return self.endpoint is None or not self.endpoint.answers
 
+    @property
+    def answer_tokens(self) -> int:
+        """The longest answer of the chain's model, which leaves room for a prompt."""
+        return self.max_new_tokens if self.asks_model else 0
+
     @model_validator(mode="after")
     def _sets_what_counts(self) -> Self:
         if self.mode != "judge" and (self.samples, self.temperature) != (4, 1.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -32,6 +33,7 @@ DRAWN = (  # measures of a step, besides its rewards
     "conversations_unfinished",
 )
 OVERLONG = "overlong"  # the name of that penalty among the rewards
+ROUNDING = 1e-9  # of sums of rewards: 0.7 + 0.2 + 0.1 is less than 1
 KINDS = ("exact", "regex", "format", "length", "model", "python", "tests", "judge", "environment")
 
 
@@ -59,6 +61,11 @@ class _Weighted(StageConfig):
     def partial(self) -> bool:
         """Whether an answer may be without this reward, so that such answers are counted."""
         return False
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it is from 0 to 1, before its weight."""
+        return self.kind not in ("model", "python", "environment")
 
     @model_validator(mode="after")
     def _counts(self) -> Self:
@@ -243,6 +250,14 @@ def check_names(rewards: Sequence[Reward]) -> None:
     titles = [reward.title for reward in rewards]
     if twice := sorted({title for title in titles if titles.count(title) > 1}):
         raise ValueError(f"rewards has {twice[0]} twice, but measures are named by it: give each a `name` of its own")
+
+
+def bounds_of(rewards: Sequence[Reward]) -> tuple[float, float]:
+    """The lowest and the highest sum of rewards."""
+    weights = [reward.weight for reward in rewards]
+    if not all(reward.bounded for reward in rewards):
+        return -math.inf, math.inf
+    return sum(min(weight, 0.0) for weight in weights), sum(max(weight, 0.0) for weight in weights)
 
 
 def measures_of(rewards: Sequence[Reward]) -> dict[str, str]:

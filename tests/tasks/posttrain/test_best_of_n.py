@@ -48,6 +48,8 @@ def said(*rewards: float | None, faults: str = "") -> list[dict[str, Any]]:
         (said(0.25, 0.8), {}, ("b", "a", False, True, "")),
         (said(0.25, 0.5), {"threshold": None}, ("b", "a", True, False, "")),
         (said(0.25, 0.5), {"gap": 0.25}, ("b", "a", False, True, "")),
+        (said(0.2, 0.7, 0.7 + 0.2 + 0.1), {}, ("c", "a", True, True, "")),
+        (said(0.2, 0.7), {}, ("b", "a", False, True, "")),
         (said(1, 0.5, 0, faults="ac"), {"threshold": 0.5}, ("b", "b", True, False, "")),
         (said(None, 1, None), {}, ("b", "b", True, False, "")),
         (said(None, None), {}, ("", "", False, False, "no_reward")),
@@ -187,6 +189,7 @@ def test_a_teacher_outside_the_chain_answers_in_its_own_words(model: Artifact, s
     [
         ({"rewards": [], "n": 4}, "no reward says which of the answers is best"),
         ({"rewards": [], "n": 1}, "would learn its own samples"),
+        ({"rewards": [{"kind": "environment"}]}, "reward environment is for conversations of grpo.environment"),
         ({"teacher": {"folder": "a"}, "endpoint": {"url": "http://a", "model": "b"}}, "leave one out"),
     ],
 )
@@ -205,6 +208,15 @@ def test_links_after_it_learn_from_it_and_a_reward_model_comes_before() -> None:
     for wrong, message in (
         (["sft.learns_from=best_of_n"], "sft.learns_from is best_of_n, but no best_of_n comes before it"),
         (["best_of_n={rewards: [{kind: model}]}"], "best_of_n learns from a reward model, but no reward comes before"),
+        (
+            ["best_of_n={n: 1}"],
+            "best_of_n.n is 1, so it makes no pairs for dpo to learn from: raise it, or set dpo.learns_from to d",
+        ),
+        (["best_of_n={rewards: [{kind: exact, weight: 0.4}]}"], "gap is 0.5, but its rewards differ by 0.4 at most"),
+        (
+            [*based, "best_of_n={threshold: 2, rewards: [{kind: exact}, {kind: length, target: 8, weight: 0.9}]}"],
+            "best_of_n.threshold is 2, but its rewards sum to 1.9 at most: lower it, or sft has nothing to learn from",
+        ),
         (
             [best, "sft.validation_share=0.2"],
             "of which best_of_n would ask some: set best_of_n.validation_share to 0.2",
