@@ -18,6 +18,7 @@ from tasks.evaluate.config import ORIGINAL
 from tasks.evaluate.learning_curves.snapshots import check_steps, snapshot_name
 from tasks.evaluate.side_by_side.config import names_of
 from tasks.export import BEST, HOLD_VIRTUAL
+from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.rewards.config import ROUNDING, bounds_of
 from tasks.significance.gate_config import BITS, unknown_models, unknown_tasks
@@ -262,6 +263,21 @@ def answers_have_room(profile: Sections) -> Iterator[str]:
             )
 
 
+def processes_share_heads(profile: Sections) -> Iterator[str]:
+    """Processes that share the tokens of rows exchange them for heads. An existing base is checked in its stage."""
+    ranks, shape = profile.runtime.posttrain.context_parallel, _shape(profile)
+    trained = [name for name in profile.links if isinstance(getattr(profile, name), PosttrainConfig)]
+    if ranks == 1 or not trained or shape is None:
+        return
+    kept = profile.prune and profile.prune.kv_heads
+    for name, heads in (("heads", shape.heads), ("kv_heads", kept or shape.kv_heads)):
+        if heads % ranks:
+            yield (
+                f"runtime.posttrain.context_parallel is {ranks}, but {trained[0]} trains a model with {name} = {heads}, which "
+                "so many processes can't share: choose a divisor"
+            )
+
+
 def adapters_have_layers(profile: Sections) -> Iterator[str]:
     """Adapters name layers of the model's family. An existing base is checked before the first link trains it."""
     if profile.pretrain is None or profile.pretrain.model is None:
@@ -383,13 +399,13 @@ def best_answers_can_be_chosen(profile: Sections) -> Iterator[str]:
             )
         elif pairs and config.gap > highest - lowest + ROUNDING:
             yield (
-                f"best_of_n.gap is {config.gap:g}, but its rewards differ by {highest - lowest:g} at most: lower it, or "
-                f"{name} has no pairs to learn from"
+                f"best_of_n.gap is {config.gap:g}, but its rewards differ by {highest - lowest:g} at most: lower it, "
+                f"or {name} has no pairs to learn from"
             )
         elif not pairs and config.rewards and (config.threshold or -math.inf) > highest + ROUNDING:
             yield (
-                f"best_of_n.threshold is {config.threshold:g}, but its rewards sum to {highest:g} at most: lower it, or "
-                f"{name} has nothing to learn from"
+                f"best_of_n.threshold is {config.threshold:g}, but its rewards sum to {highest:g} at most: lower it, "
+                f"or {name} has nothing to learn from"
             )
 
 
@@ -490,6 +506,7 @@ CHECKS: tuple[Check, ...] = (
     teacher_comes_before,
     merged_models_come_before,
     answers_have_room,
+    processes_share_heads,
     adapters_have_layers,
     virtual_tokens_stay_beside,
     experts_are_carried,

@@ -524,6 +524,10 @@ FILES = "{kind: files, name: %s, paths: [a.jsonl], role: %s}"
             ["distill={on_policy_share: 0.1, max_length: 128}"],
             "distill.max_new_tokens is 128, which leaves none of 128 tokens for a prompt",
         ),
+        (
+            ["runtime.posttrain.context_parallel=4"],
+            "runtime.posttrain.context_parallel is 4, but sft trains a model with kv_heads = 2, which so",
+        ),
         (["sft.max_length=300"], "sft.max_length is 300, but pretrain.model.context is 256"),
         (["sft.adapter={rank: 4, targets: [q_proj, nope]}"], "targets has nope, but the linear layers of a llama are"),
         (

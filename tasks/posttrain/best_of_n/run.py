@@ -71,9 +71,10 @@ def run(path: Path) -> None:
     if not made or dropped.total() > config.max_dropped_share * len(transcripts):
         raise EmptyOutput(
             f"{dropped.total():,} of {len(transcripts):,} prompts gave nothing ({dict(sorted(dropped.items()))}).",
-            "Lower best_of_n.threshold or best_of_n.gap if answers earn too little, raise best_of_n.max_new_tokens if "
-            f"they are unfinished, lower it if prompts are overlong{', or raise best_of_n.max_dropped_share' if made else ''}. The answers are in "
-            "transcripts/ of the working folder.",
+            "Lower best_of_n.threshold or best_of_n.gap if answers earn too little. Raise best_of_n.max_new_tokens if "
+            "they are unfinished, and lower it if prompts are overlong. "
+            f"{'Or raise best_of_n.max_dropped_share. ' if made else ''}The answers are in transcripts/ of the working "
+            "folder.",
         )
     instructions = [instruction_of(one) for one in transcripts if one["instruction"]]
     pairs = [pair_of(one) for one in transcripts if one["pair"]]

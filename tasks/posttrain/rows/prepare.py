@@ -75,7 +75,11 @@ def prepare(
         rows_kept += 1
     total = rows_kept + dropped.total()
     if not total:
-        raise EmptyOutput(f"No {what} to train on.", "Give download a source of that role.")
+        raise EmptyOutput(
+            f"No {what} to train on.",
+            "Give download a source of that role, or raise n of a best_of_n that makes them, or lower its threshold "
+            "and gap.",
+        )
     if validation and not train and not dropped:
         raise EmptyOutput(
             f"All of {total:,} {what} are held out, by the hash of their ids.", "Lower validation_share, or add more."
