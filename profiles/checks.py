@@ -273,8 +273,8 @@ def processes_share_heads(profile: Sections) -> Iterator[str]:
     for name, heads in (("heads", shape.heads), ("kv_heads", kept or shape.kv_heads)):
         if heads % ranks:
             yield (
-                f"runtime.posttrain.context_parallel is {ranks}, but {trained[0]} trains a model with {name} = {heads}, which "
-                "so many processes can't share: choose a divisor"
+                f"runtime.posttrain.context_parallel is {ranks}, but {trained[0]} trains a model with {name} = "
+                f"{heads}, which so many processes can't share: choose a divisor"
             )
 
 
@@ -292,10 +292,12 @@ def adapters_have_layers(profile: Sections) -> Iterator[str]:
                 f"{name}.adapter would leave out the experts of a qwen3_moe, which aren't linear layers: name layers "
                 f"to train in {name}.adapter.targets ({', '.join(LAYERS[family])}), or leave adapter out"
             )
-        if unknown := adapter.unknown_targets(family):
+        pruned = profile.prune if "prune" in profile.links[: profile.links.index(name)] else None
+        depth = (pruned and pruned.layers) or (shape.depth if (shape := _shape(profile)) else 1)
+        if unknown := adapter.unknown_targets(family, depth):
             yield (
                 f"{name}.adapter.targets has {', '.join(unknown)}, but the linear layers of a {family} are "
-                f"{', '.join(LAYERS[family])}"
+                f"{', '.join(LAYERS[family])}, each in layers.0 to layers.{depth - 1}"
             )
 
 

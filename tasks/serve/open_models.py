@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from models.kernels.virtual_tokens import virtual_tokens
-from models.pretrained import load_config
 from models.runtimes.llama_server import LlamaServerSpec
 from storage.errors import ConfigError, ServerError
 from tasks.export.formats import FORMATS, GUESSED
@@ -22,7 +20,7 @@ from tasks.serve.engines.openai_url import UrlEngine
 from tasks.serve.engines.protocol import Engine, EngineFault
 from tasks.serve.engines.vllm import VllmEngine
 from tasks.serve.proof import ServedProof, change_by_base, check_served
-from tasks.serve.release import Release, choose_format, open_release
+from tasks.serve.release import Release, check_virtual_tokens, choose_format, open_release
 from tasks.serve.running import Running
 from tasks.serve.served import POLL_SECONDS, Served
 from tasks.serve.turns import Turns
@@ -179,11 +177,7 @@ def make_engine(
     if draft is not None and not draft.exists():
         raise ConfigError(f"The release {release.name} holds no draft.", "Set engine.draft to false, or add `draft`.")
     if kind == "vllm":
-        if virtual_tokens(load_config(FORMATS[format].path(release.folder))):
-            raise ConfigError(
-                f"{release.name} has virtual tokens before every text, which vLLM doesn't read.",
-                "Talk to it with `gristmill chat`, which uses transformers, or train a LoRA adapter in their place.",
-            )
+        check_virtual_tokens(release, format)
         if shutil.which(chosen.vllm.program) is None:
             raise ConfigError(
                 f"{chosen.vllm.program} is not installed.", "Install vLLM, or set engine.vllm.program to its path."

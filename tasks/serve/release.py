@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from models.conversation import TemplateFaultError, render
 from models.conversation.render import special_ids
+from models.kernels.virtual_tokens import virtual_tokens
 from models.pretrained import context_of, load_config
 from models.tokenizer import NEEDED_FILES, beginning, load_tokenizer, text_ids, tokenizer_digest
-from storage.errors import ParityError, StoreError
+from storage.errors import ConfigError, ParityError, StoreError
 from storage.store import Store
 from tasks.export.formats import FORMATS
 from tasks.export.release import find_release, release_name
@@ -154,6 +155,15 @@ def default_name(where: str) -> str:
     return folder.resolve().name if folder.is_dir() else release_name(where).removesuffix("/export")
 
 
+def check_virtual_tokens(release: Release, format: str) -> None:
+    """Raises ConfigError for a folder with virtual tokens, which no engine of the server reads."""
+    if virtual_tokens(load_config(FORMATS[format].path(release.folder))):
+        raise ConfigError(
+            f"{release.name} has virtual tokens before every text, which llama.cpp and vLLM don't read.",
+            "Talk to it with `gristmill chat`, which uses transformers, or train a LoRA adapter in their place.",
+        )
+
+
 def choose_format(release: Release, kind: str, wanted: str | None) -> str:
     """The format of a release for an engine: the one that `gristmill chat` prefers for llama.cpp, the smallest for
     vLLM. Raises StoreError if the release doesn't hold one."""
@@ -165,6 +175,8 @@ def choose_format(release: Release, kind: str, wanted: str | None) -> str:
     if wanted is not None:
         fitting = [name for name in fitting if name == wanted]
     if not fitting:
+        for folder in set(held).intersection(FOLDERS):
+            check_virtual_tokens(release, folder)
         needed = "a GGUF file" if kind == "llama.cpp" else f"one of {', '.join(FOLDERS)}"
         raise StoreError(
             f"{release.name} doesn't hold {wanted or needed} for {kind}: it holds {', '.join(held) or 'no model'}.",

@@ -20,6 +20,15 @@ LAYERS = {
 }
 
 
+def linear_layers(family: str, depth: int) -> list[str]:
+    """The names of the linear layers of our models, as transformers has them, but for the head."""
+    if family == "gpt2":
+        ends = [f"attn.{name}" for name in LAYERS[family][:2]] + [f"mlp.{name}" for name in LAYERS[family][1:]]
+        return [f"transformer.h.{layer}.{end}" for layer in range(depth) for end in ends]
+    ends = [f"self_attn.{name}" if name in LLAMA[:4] else f"mlp.{name}" for name in LAYERS[family]]
+    return [f"model.layers.{layer}.{end}" for layer in range(depth) for end in ends]
+
+
 class LoraConfig(StageConfig):
     """Low-rank adaptation (Hu et al. 2021): the weight W of a layer is frozen, and scale · B·A is learned beside it."""
 
@@ -41,10 +50,12 @@ class LoraConfig(StageConfig):
     rslora: bool = Field(False, description="divide alpha by the root of the rank instead (Kalajdzievski 2023)")
     dora: bool = Field(False, description="learn the magnitude of each row of W too (Liu et al. 2024)")
 
-    def unknown_targets(self, family: str) -> list[str]:
-        """The targets that our models of a family don't have."""
-        ends = {target: target.rpartition(".")[2] for target in self.targets or ()}
-        return [target for target, end in ends.items() if not any(fnmatchcase(name, end) for name in LAYERS[family])]
+    def unknown_targets(self, family: str, depth: int) -> list[str]:
+        """The targets that our models of a family don't have with so many layers."""
+        names = linear_layers(family, depth)
+        return [
+            target for target in self.targets or () if not any(fnmatchcase(f".{name}", f"*.{target}") for name in names)
+        ]
 
 
 class VirtualTokens(StageConfig):

@@ -21,7 +21,7 @@ from storage.errors import ConfigError, TrainingError
 from tasks.posttrain.methods.dpo import DpoConfig, dpo
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.stage.output import Output
-from tasks.training.adapters.config import LAYERS, LoraConfig
+from tasks.training.adapters.config import LAYERS, LoraConfig, linear_layers
 from tasks.training.adapters.lora import peft_config
 from tasks.training.adapters.quantized import as_rounded, load_nf4
 from tasks.training.adapters.save import TOLERANCE, merge, save_adapter
@@ -165,6 +165,12 @@ def test_what_can_be_a_target_depends_on_the_model(family: str, tmp_path: Path) 
         "llama": ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"],
     }[family]
     assert set(peft_config("sft", LORA, theirs).target_modules or ()) == set(known) == set(LAYERS[family])
+    depth = theirs.config.num_hidden_layers
+    assert {name for name, _ in theirs.named_modules() if name.endswith(tuple(known))} == {
+        *linear_layers(family, depth)
+    }
+    targets = [known[0], "layers.0.*" if family == "llama" else "h.0.*", "layers.[9].*", ""]
+    assert LORA.model_copy(update={"targets": targets}).unknown_targets(family, depth) == targets[2:]
     some = [known[0], f"0.mlp.{known[2]}" if family == "gpt2" else "1.self_attn.q_proj"]
     assert set(peft_config("sft", LORA.model_copy(update={"targets": some}), theirs).target_modules or ()) == set(some)
     pattern = peft_config("sft", LORA.model_copy(update={"targets": [f"*.1.*{known[0][-5:]}"]}), theirs)

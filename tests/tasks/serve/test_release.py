@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.conversation import TemplateFaultError
 from models.tokenizer import SPECIAL_TOKENS, beginning, save_tokenizer
-from storage.errors import StoreError
+from storage.errors import ConfigError, StoreError
 from tasks.export.formats import FORMATS
 from tasks.export.release import release_name
 from tasks.serve.release import Release, choose_format, open_release
@@ -149,6 +149,12 @@ def test_the_format_is_one_that_the_engine_opens(tmp_path: Path) -> None:
         choose_format(release, "llama.cpp", "gguf-q8_0")
     with pytest.raises(StoreError, match="tiny doesn't hold safetensors for"):
         choose_format(release, "llama.cpp", "safetensors")
+    config = FORMATS["safetensors"].path(release.folder) / "config.json"
+    config.write_text(config.read_text().replace("{", '{"gristmill_virtual_tokens": 4,', 1))
+    with pytest.raises(
+        ConfigError, match=r"tiny has virtual tokens before every text, which llama\.cpp and vLLM don't"
+    ):
+        choose_format(release, "llama.cpp", "gguf-q8_0")
 
 
 def test_a_profile_is_meant_by_its_release_and_its_number() -> None:
