@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from tasks.base import BaseConfig
 from tasks.endpoint.config import EndpointConfig
-from tasks.posttrain.rewards.config import ExactReward, Reward, check_names
+from tasks.posttrain.rewards.config import ExactReward, Reward, check_names, check_none_of_environment
 from tasks.stage.config import StageConfig
 
 
@@ -69,6 +69,7 @@ class BestOfNConfig(StageConfig):
     @model_validator(mode="after")
     def _can_be_done(self) -> Self:
         check_names(self.rewards)
+        check_none_of_environment(self.rewards)
         if self.endpoint is not None and self.teacher is not None:
             raise ValueError("a teacher and an endpoint would both answer: leave one out")
         if not self.rewards and self.n > 1:

@@ -10,15 +10,23 @@ from pydantic import Field, model_validator
 from storage.artifact import Artifact
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
-from tasks.posttrain.rewards.config import DRAWN, OVERLONG, ExactReward, OverlongConfig, Reward, check_names
+from tasks.posttrain.rewards.config import (
+    DRAWN,
+    OVERLONG,
+    ExactReward,
+    OverlongConfig,
+    Reward,
+    check_names,
+    check_none_of_environment,
+)
 from tasks.posttrain.rewards.environments.config import EnvironmentConfig
-from tasks.posttrain.rewards.environments.open import check_environment_here, environment_fingerprints
+from tasks.posttrain.rewards.environments.open import check_environment_here, environment_fingerprints, tools_of
 from tasks.posttrain.rewards.outside import check_rows, open_scorer
 from tasks.posttrain.rewards.watch import check_dropout, check_watch, check_watched
 from tasks.posttrain.rollouts.config import RolloutConfig, check_engine, check_engine_here, check_engine_runtime
 from tasks.posttrain.rollouts.mismatch import MEASURES
 from tasks.posttrain.rows.form import Row
-from tasks.posttrain.rows.prompt import PROMPT
+from tasks.posttrain.rows.prompt import PROMPT, prompts_with
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
 from tasks.stage.runtime import Runtime
@@ -149,8 +157,8 @@ class GrpoConfig(PosttrainConfig):
         if self.overlong is not None and self.overlong.start >= self.max_new_tokens:
             raise ValueError("overlong.start must be below max_new_tokens, where answers are cut")
         check_engine(self, self.rollout)
-        if self.environment is None and any(reward.kind == "environment" for reward in self.rewards):
-            raise ValueError("the reward environment needs one: set grpo.environment, or leave the reward out")
+        if self.environment is None or self.environment.kind != "own":
+            check_none_of_environment(self.rewards, "" if self.environment is None else self.environment.kind)
         check_watch(self)
         if not self.beta and self.max_kl is not None:
             raise ValueError("max_kl needs a reference, and beta 0 has none: set max_kl to null, or raise beta")
@@ -205,7 +213,8 @@ def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
     engine = open_engine(config.rollout, Path(model.name_or_path), ends, pad, config.temperature, threads)
     player = None
     if config.environment is not None:
-        player = player_of(config.environment, tokenizer, ends, config.max_new_tokens, parts.digests)
+        longest = parts.max_length - config.generated_tokens
+        player = player_of(config.environment, tokenizer, ends, config.max_new_tokens, parts.digests, longest)
     trainer: Trainer = WatchedGrpo(config, scorer, parts.load_model, engine, player, args=arguments, **parts.common)
     return trainer
 
@@ -252,6 +261,7 @@ GRPO = Method(
     curve="reward",
     drawn=DRAWN,
     check_rows=_check_rows,
+    rows_of=lambda config: prompts_with(tools_of(config.environment)),
     rewards_of=lambda config: config.rewards,
     facts=lambda trainer: trainer.facts(),
     check_more=_check_more,

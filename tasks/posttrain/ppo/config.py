@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tasks.posttrain.config import PosttrainConfig
-from tasks.posttrain.rewards.config import ModelReward, Reward, check_names
+from tasks.posttrain.rewards.config import ModelReward, Reward, check_names, check_none_of_environment
 from tasks.posttrain.rewards.watch import check_dropout, check_watch
 
 
@@ -66,6 +66,7 @@ class PpoConfig(PosttrainConfig):
     def _can_be_done(self) -> Self:
         check_dropout(self.adapter)
         check_names(self.rewards)
+        check_none_of_environment(self.rewards)
         check_watch(self)
         if self.target_kl is not None and not self.beta:
             raise ValueError("target_kl adapts beta by a factor, which can't change 0: raise beta")

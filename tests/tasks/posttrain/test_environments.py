@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,19 @@ import torch
 from models.conversation import render
 from models.tokenizer import load_tokenizer
 from storage.errors import ConfigError, SourceError
+from tasks.posttrain.best_of_n.config import BestOfNConfig
 from tasks.posttrain.methods.grpo import GRPO, GrpoConfig
+from tasks.posttrain.ppo.config import PpoConfig
 from tasks.posttrain.rewards.environments.calculator import CalculationError, calculate
 from tasks.posttrain.rewards.environments.config import CalculatorConfig, OwnEnvironmentConfig, PythonToolConfig
-from tasks.posttrain.rewards.environments.open import environment_fingerprints, open_environments
+from tasks.posttrain.rewards.environments.open import (
+    check_environment_here,
+    environment_fingerprints,
+    open_environments,
+)
 from tasks.posttrain.rewards.environments.play import Player, between_ids, check_broken, check_template, measures_of
 from tasks.posttrain.rewards.held_out import seeded
+from tasks.posttrain.rows.form import Dropped
 from tests.tasks.posttrain.in_process import parts_of
 from tests.tasks.tiny_model import make_model, question
 
@@ -232,7 +240,110 @@ def test_grpo_learns_from_the_models_own_tokens_of_a_conversation(model: Path, t
     trainer.player.environments.close()
 
 
-def test_the_environments_reward_needs_one() -> None:
-    with pytest.raises(ValueError, match="the reward environment needs one"):
-        GrpoConfig.model_validate({"rewards": [{"kind": "environment"}]})
+def test_the_environments_reward_needs_one_that_gives_rewards() -> None:
+    rewards = {"rewards": [{"kind": "environment"}]}
+    for config in (GrpoConfig, PpoConfig, BestOfNConfig):
+        with pytest.raises(ValueError, match="the reward environment needs one"):
+            config.model_validate(rewards)
+    with pytest.raises(ValueError, match="the environment python gives no rewards"):
+        GrpoConfig.model_validate({**rewards, "environment": {"kind": "python"}})
     assert "environment" not in GrpoConfig().model_dump()
+
+
+HOSTILE = """
+import math, os, time
+
+
+class Environment:
+    def reset(self, row):
+        self.step_of_row = row["step"]
+        exec(row["reset"], given := {})
+        return given.get("opening")
+
+    def step(self, answer):
+        return eval(self.step_of_row)
+"""
+GO = "('go', 1.0, True)"
+HALF = "chr(0xD800)"
+BROKEN = [  # what a row's reset and step do, and why its conversation is broken off
+    ("opening = [{'role': 'user', 'content': None}]", GO, "isn't text"),
+    ("opening = [{'role': 'user', 'content': 'word ' * 99}]", GO, "of which 60 leave room"),
+    ("opening = None, ['calculator']", GO, "a tool isn't a JSON schema"),
+    ("opening = None, [{'function': object()}]", GO, "not JSON serializable"),
+    ("", "('go', math.nan, True)", "the reward nan"),
+    ("", "('go', 1e300, True)", "too large"),
+    ("", "('go', 3e38, answer == 'two')", "its rewards sum to 6e+38"),
+    ("while True: pass", GO, "it took longer than 0.5 s"),
+    ("import os; os._exit(3)", GO, "its process ended with the exit code 3"),
+]
+
+
+def hostile(reset: str = "", step: str = GO) -> dict[str, Any]:
+    return {**row(), "fields": json.dumps({"reset": reset, "step": step})}
+
+
+def hostile_player(model: Path, folder: Path) -> Player:
+    (folder / "mine.py").write_text(HOSTILE)
+    config = OwnEnvironmentConfig(file=str(folder / "mine.py"), seconds=0.5, turns=2)
+    return replace(player(model, config, digests=environment_fingerprints(config)), longest=60)
+
+
+def test_conversations_are_broken_off_for_what_their_environment_did(model: Path, tmp_path: Path) -> None:
+    plays = hostile_player(model, tmp_path)
+    for cases in (BROKEN[:-2], BROKEN[-2:-1], BROKEN[-1:]):  # the last two end the process of all
+        rows = [hostile(reset, step) for reset, step, _ in cases]
+        says = saying(plays.tokenizer, plays.ends[0], ["one."] * len(rows), ["two."])
+        for episode, (_, _, why) in zip(plays.play(rows, says), cases, strict=True):
+            assert episode.earned is None
+            assert why in episode.failed
+    plays.environments.close()
+
+
+def test_halves_of_surrogate_pairs_in_what_an_environment_says_are_written_as_question_marks(
+    model: Path, tmp_path: Path
+) -> None:
+    plays = hostile_player(model, tmp_path)
+    given = hostile(f"opening = [{{'role': 'user', 'content': 'a' + {HALF}}}]", f"({HALF}, 0, False)")
+    (episode,) = plays.play([given], saying(plays.tokenizer, plays.ends[0], ["one."], ["two."]))
+    assert "a?" in plays.tokenizer.decode(episode.prompt_ids)
+    assert episode.messages[1]["content"] == "?"
+    zero = hostile(step="(0, 0, False)")
+    (episode,) = plays.play([zero], saying(plays.tokenizer, plays.ends[0], ["one."], ["two."]))
+    assert episode.messages[1]["content"] == "0"
+    plays.environments.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("class Environment: pass", "has no method reset"),
+        (
+            "class Environment:\n    def reset(self, row): ...\n    async def step(self, answer): ...",
+            "a step that isn't",
+        ),
+        ("Environment = 3", "lacks the function Environment"),
+    ],
+)
+def test_a_class_that_is_no_environment_is_refused_before_a_run(tmp_path: Path, source: str, why: str) -> None:
+    (tmp_path / "mine.py").write_text(source)
+    with pytest.raises(SourceError, match=why):
+        check_environment_here(OwnEnvironmentConfig(file=str(tmp_path / "mine.py")))
+
+
+def test_tools_that_the_template_leaves_out_are_refused_and_others_count_in_the_length_of_prompts(
+    model: Path, tmp_path: Path
+) -> None:
+    plays = hostile_player(model, tmp_path)
+    with pytest.raises(ConfigError, match="doesn't write tools"):
+        plays.play(
+            [hostile("opening = None, [{'type': 'function'}]")], saying(plays.tokenizer, plays.ends[0], ["one."])
+        )
+    plays.environments.close()
+    tokenizer = load_tokenizer(model)
+    tokenizer.chat_template = TOOLS + str(tokenizer.chat_template)
+    messages = [*question("fox"), {"role": "assistant", "content": "5"}]
+    length = len(render(tokenizer, question("fox"), add_generation_prompt=True)["input_ids"])
+    form = GRPO.form(GrpoConfig.model_validate({"environment": {"kind": "calculator"}}))
+    with pytest.raises(Dropped):
+        form.render({"messages": messages}, tokenizer, length)
+    assert GRPO.form(GrpoConfig()).render({"messages": messages}, tokenizer, length)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from tasks.posttrain.rewards.environments.config import EnvironmentConfig, OwnEnvironmentConfig, PythonToolConfig
 from tasks.posttrain.rewards.environments.own import OwnEnvironments
 from tasks.posttrain.rewards.environments.protocol import Environments
-from tasks.posttrain.rewards.environments.tool import ToolEnvironments
+from tasks.posttrain.rewards.environments.tool import ToolEnvironments, shown_tools
 from tasks.sandbox.levels import means_for
 from tasks.stage.user_function import fingerprints
 
@@ -17,6 +18,11 @@ def open_environments(config: EnvironmentConfig, digests: Mapping[str, str] | No
     if isinstance(config, OwnEnvironmentConfig):
         return OwnEnvironments(config, digests)
     return ToolEnvironments(config)
+
+
+def tools_of(config: EnvironmentConfig | None) -> list[dict[str, Any]]:
+    """The tools that all prompts describe. Those of a user's own environment may differ by row, and aren't known."""
+    return [] if config is None or isinstance(config, OwnEnvironmentConfig) else shown_tools(config)
 
 
 def environment_fingerprints(config: EnvironmentConfig | None) -> dict[str, str]:

@@ -25,13 +25,13 @@ class OwnEnvironments:
         self._process: UserProcess | None = None
 
     def reset(self, rows: Sequence[Mapping[str, Any]]) -> list[Opening]:
-        """An object for each row. One whose `reset` fails has no messages, and its first step says why."""
+        """An object for each row, or why its `reset` failed."""
         self._start()
         replies = self._ask(["reset", [dict(row) for row in rows]])
         if isinstance(replies, str):
-            return [Opening(row["prompt"]) for row in rows]
+            return [Opening(row["prompt"], failed=replies) for row in rows]
         return [
-            Opening(reply.get("messages") or row["prompt"], reply.get("tools", []))
+            Opening(reply.get("messages", row["prompt"]), reply.get("tools", []), reply.get("failed", ""))
             for reply, row in zip(replies, rows, strict=True)
         ]
 

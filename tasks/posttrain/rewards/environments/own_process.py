@@ -5,14 +5,17 @@ It loads the class, then makes an object for each conversation and passes answer
 
 from __future__ import annotations
 
+import inspect
+import json
 import math
 import os
 import socket
+import struct
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from storage.errors import GristmillError
+from storage.errors import GristmillError, SourceError
 from tasks.posttrain.rewards.environments.config import OwnEnvironmentConfig
 from tasks.sandbox.inside.settings import receive, send
 from tasks.stage.user_function import Caught, load
@@ -24,18 +27,18 @@ def serve(channel: socket.socket) -> None:
     """Answer what comes until the other end closes: first a config with digests, then resets and steps."""
     settings, digests = receive(channel)
     try:
-        make = load(OwnEnvironmentConfig.model_validate_json(settings), digests)
+        make = loaded(OwnEnvironmentConfig.model_validate_json(settings), digests)
     except GristmillError as error:
         send(channel, {"error": type(error).__name__, "message": error.message, "remedy": error.remedy})
         return
     process = os.getpid()
     send(channel, {})
-    begun: list[tuple[Any, Reply]] = []
+    begun: list[Any] = []
     while (message := receive(channel)) is not None:
         kind, given = message
         if kind == "reset":
-            begun = [_begun(make, row) for row in given]
-            replies = [{} if "failed" in reply else reply for _, reply in begun]
+            made = [_begun(make, row) for row in given]
+            begun, replies = [one for one, _ in made], [reply for _, reply in made]
         else:
             replies = [_stepped(begun[place], answer) for place, answer in given]
         if os.getpid() != process:
@@ -43,30 +46,44 @@ def serve(channel: socket.socket) -> None:
         send(channel, replies)
 
 
-def _begun(make: Any, row: Mapping[str, Any]) -> tuple[Any, Reply]:
+def loaded(config: OwnEnvironmentConfig, digests: dict[str, str]) -> Any:
+    """The class. Raises what loading it raises, and SourceError if it lacks a method or that is an `async def`."""
+    make = load(config, digests)
+    for name in ("reset", "step") if isinstance(make, type) else ():
+        method = getattr(make, name, None)
+        if not callable(method) or inspect.iscoroutinefunction(method):
+            what = f"has no method {name}" if method is None else f"has a {name} that isn't a plain method"
+            raise SourceError(f"The environment {config.where} {what}.", f"Write `def {name}` in the class.")
+    return make
+
+
+def _begun(make: Any, row: dict[str, Any]) -> tuple[Any, Reply]:
     """An object, and its opening or why it has none."""
-    environment, reply = None, {}
+    environment, prompt, reply = None, row["prompt"], {}
     with Caught() as caught:
         environment = make()
         opening = environment.reset(row)
-        messages, tools = opening if isinstance(opening, tuple) else (opening, [])
-        given = [{"role": str(one["role"]), "content": str(one["content"])} for one in messages or row["prompt"]]
-        reply = {"messages": given, "tools": list(tools)}
+        messages, tools = opening if isinstance(opening, tuple) else (opening, None)
+        given = [{name: one[name] for name in ("role", "content")} for one in messages or prompt]
+        if not all(isinstance(text, str) for one in given for text in one.values()):
+            raise TypeError("a role or a content of its messages isn't text")
+        if not all(isinstance(tool, Mapping) for tool in tools or ()):
+            raise TypeError("a tool isn't a JSON schema")
+        reply = json.loads(json.dumps({"messages": given, "tools": [*map(dict, tools or ())]}))
     return environment, {"failed": caught.message} if caught.error is not None else reply
 
 
-def _stepped(begun: tuple[Any, Reply], answer: str) -> Reply:
+def _stepped(environment: Any, answer: str) -> Reply:
     """What an object says to an answer, or why it can't."""
-    environment, opening = begun
-    if "failed" in opening:
-        return opening
     reply: Reply = {}
     with Caught() as caught:
         observation, reward, done = environment.step(answer)
         number = float(reward)
         if not math.isfinite(number):
             raise ValueError(f"it gave the reward {number}")
-        reply = {"observation": str(observation or ""), "reward": number, "done": bool(done)}
+        struct.pack("<f", number)  # rewards are summed in float32: larger ones would be infinite there
+        said = "" if observation is None else str(observation)
+        reply = {"observation": said, "reward": number, "done": bool(done)}
     return {"failed": caught.message} if caught.error is not None else reply
 
 

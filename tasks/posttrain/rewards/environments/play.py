@@ -16,7 +16,7 @@ from models.conversation import Messages, TemplateFaultError, begins_with, close
 from storage.errors import ConfigError, SourceError
 from tasks.posttrain.rewards.environments.config import EnvironmentConfig, OwnEnvironmentConfig
 from tasks.posttrain.rewards.environments.open import open_environments
-from tasks.posttrain.rewards.environments.protocol import Environments
+from tasks.posttrain.rewards.environments.protocol import Environments, Opening
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # conversations so far, by their places → the next answer of each, and its log-probabilities if the engine has its own
 Complete = Callable[[Mapping[int, list[int]]], Sequence[tuple[list[int], list[float] | None]]]
 ASKED, ANSWERED, REPLIED = "qxone", "qxtwo", "qxthree"
+LARGEST = 3.4e38  # in float32, in which rewards are summed
 
 
 @dataclass
@@ -78,24 +79,24 @@ class Player:
     turns: int
     most: int
     max_failed_share: float = 1.0
+    longest: int | None = None  # tokens of a prompt that leave room for a conversation
 
     def play(self, rows: Sequence[Mapping[str, Any]], complete: Complete) -> list[Episode]:
         """A conversation for each rendered row."""
-        episodes = []
         given = [
             {**json.loads(row.get("fields", "{}")), "prompt": row["prompt"], "reference": row["reference"]}
             for row in rows
         ]
-        for opening in self.environments.reset(given):
-            tools = {"tools": [dict(tool) for tool in opening.tools]} if opening.tools else {}
-            ids = render(self.tokenizer, opening.messages, add_generation_prompt=True, **tools)["input_ids"]
-            episodes.append(Episode(ids))
+        openings = self.environments.reset(given)
+        for tools in {json.dumps(opening.tools): opening.tools for opening in openings if opening.tools}.values():
+            check_template(self.tokenizer, self.role, tools)
+        episodes = [self._begun(opening, row["prompt"]) for opening, row in zip(openings, given, strict=True)]
         going = dict(enumerate(episodes))
         for turn in range(self.turns):
             answers = complete({place: [*each.prompt_ids, *each.ids] for place, each in going.items()})
             for each, answer in zip(going.values(), answers, strict=True):
                 self._add_answer(each, *answer)
-            ended = {place: each for place, each in going.items() if each.ids[-1] in self.ends}
+            ended = {place: each for place, each in going.items() if each.ids[-1] in self.ends and not each.failed}
             steps = self.environments.step({place: each.messages[-1]["content"] for place, each in ended.items()})
             going = {}
             for place, step in steps.items():
@@ -104,6 +105,9 @@ class Player:
                     each.earned, each.failed = None, step
                     continue
                 each.earned = (each.earned or 0.0) + step.reward
+                if abs(each.earned) > LARGEST:
+                    each.earned, each.failed = None, f"its rewards sum to {each.earned:g}"
+                    continue
                 each.calls += step.called
                 each.calls_failed += bool(step.failed)
                 each.finished = step.done
@@ -112,6 +116,22 @@ class Player:
             if not going:
                 break
         return episodes
+
+    def _begun(self, opening: Opening, prompt: Messages) -> Episode:
+        """A conversation without answers. One that can't be written is broken off, after the row's own prompt."""
+        messages = [{**one, "content": written(one["content"])} for one in opening.messages]
+        tools = {"tools": [dict(tool) for tool in opening.tools]} if opening.tools else {}
+        failed = opening.failed
+        try:
+            ids = render(self.tokenizer, messages, add_generation_prompt=True, **tools)["input_ids"]
+            if self.longest is not None and len(ids) > self.longest:
+                failed = f"its prompt has {len(ids):,} tokens, of which {self.longest:,} leave room for a conversation"
+        except TemplateFaultError:
+            failed = "the chat template refuses its messages"
+        if not failed:
+            return Episode(ids)
+        ids = render(self.tokenizer, prompt, add_generation_prompt=True)["input_ids"]
+        return Episode(ids, earned=None, failed=failed)
 
     def _add_answer(self, each: Episode, ids: list[int], drawn: list[float] | None) -> None:
         ids = ids[: self.most - len(each.ids)]
@@ -126,6 +146,7 @@ class Player:
 
     def _add_reply(self, each: Episode, observation: str) -> bool:
         """Add what the environment says, unless that leaves no token for an answer."""
+        observation = written(observation)
         between = between_ids(self.tokenizer, self.role, observation)
         if len(each.ids) + len(between) >= self.most:
             return False
@@ -143,13 +164,19 @@ def player_of(
     ends: Sequence[int],
     most: int,
     digests: Mapping[str, str],
+    longest: int | None = None,
 ) -> Player:
     """The player of a profile. Raises ConfigError for a chat template that can't show the tools or the replies."""
     environments = open_environments(config, digests)
     tools = [] if isinstance(config, OwnEnvironmentConfig) else environments.reset([{"prompt": ()}])[0].tools
     check_template(tokenizer, config.role, tools)
     share = config.max_failed_share if isinstance(config, OwnEnvironmentConfig) else 1.0
-    return Player(environments, tokenizer, ends, config.role, config.turns, most, share)
+    return Player(environments, tokenizer, ends, config.role, config.turns, most, share, longest)
+
+
+def written(text: str) -> str:
+    """A text as it can be encoded: halves of surrogate pairs, which JSON and a program's output may have, as `?`."""
+    return text.encode(errors="replace").decode()
 
 
 def between_ids(tokenizer: PreTrainedTokenizerFast, role: str, observation: str) -> list[int]:
@@ -182,5 +209,6 @@ def check_template(tokenizer: PreTrainedTokenizerFast, role: str, tools: Sequenc
     if tools and render(tokenizer, asked, tools=[dict(tool) for tool in tools]) == render(tokenizer, asked):
         raise ConfigError(
             "The chat template doesn't write tools, so the model can't know of one.",
-            "Set environment.shows_tools to false for a model that learned to call it, in SFT for instance.",
+            "Set environment.shows_tools to false, or return no tools from your own `reset`, for a model that learned "
+            "to call it, in SFT for instance.",
         )

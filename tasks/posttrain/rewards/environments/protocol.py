@@ -10,10 +10,11 @@ from models.conversation import Messages
 
 class Opening(NamedTuple):
     """The beginning of a conversation, its prompt included, and the tools that the chat template shows to the model, as
-    JSON schemas of functions."""
+    JSON schemas of functions. `failed` says why there is none: then the messages are those of the row."""
 
     messages: Messages
     tools: Sequence[Mapping[str, Any]] = ()
+    failed: str = ""
 
 
 class Step(NamedTuple):

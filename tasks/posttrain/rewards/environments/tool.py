@@ -25,33 +25,33 @@ raise Printed(_text.getvalue())
 """
 
 
+TOOLS = {
+    "calculator": ("calculator", "expression", "Calculates an expression of numbers."),
+    "python": ("python", "code", "Runs a program and returns what it prints."),
+}
+
+
+def shown_tools(config: CalculatorConfig | PythonToolConfig) -> list[dict[str, Any]]:
+    """The tools that a prompt describes, as JSON schemas of functions."""
+    name, argument, about = TOOLS[config.kind]
+    parameters = {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}
+    function = {"name": name, "description": about, "parameters": parameters}
+    return [{"type": "function", "function": function}] if config.shows_tools else []
+
+
 class ToolEnvironments:
     """Conversations with one tool. An answer without a call is the last one."""
 
     def __init__(self, config: CalculatorConfig | PythonToolConfig) -> None:
         self.config = config
-        calculates = isinstance(config, CalculatorConfig)
-        self.name, self.argument = ("calculator", "expression") if calculates else ("python", "code")
-        about = "Calculates an expression of numbers." if calculates else "Runs a program and returns what it prints."
-        self._tool = {
-            "type": "function",
-            "function": {
-                "name": self.name,
-                "description": about,
-                "parameters": {
-                    "type": "object",
-                    "properties": {self.argument: {"type": "string"}},
-                    "required": [self.argument],
-                },
-            },
-        }
+        self.name, self.argument, _ = TOOLS[config.kind]
         self._replies: Callable[[Sequence[str]], Replies] = (
             _calculated if isinstance(config, CalculatorConfig) else _Printed(Sandbox(config.sandbox))
         )
 
     def reset(self, rows: Sequence[Mapping[str, Any]]) -> list[Opening]:
         """The prompts as they are."""
-        return [Opening(row["prompt"], [self._tool] if self.config.shows_tools else []) for row in rows]
+        return [Opening(row["prompt"], shown_tools(self.config)) for row in rows]
 
     def step(self, answers: Mapping[int, str]) -> dict[int, Step | str]:
         """What the tool says to each call."""
