@@ -257,8 +257,9 @@ def answers_have_room(profile: Sections) -> Iterator[str]:
             of_it = f", of which the adapter takes {virtual:,}" if virtual else ""
             yield f"{name}.max_length is {length:,}, but pretrain.model.context is {context:,}{of_it}"
         elif length and answer >= length:
+            said = config.generated_text if isinstance(config, PosttrainConfig) else f"{answer:,}"
             yield (
-                f"{name}.max_new_tokens is {answer:,}, which leaves none of {length:,} tokens for a "
+                f"{name}.max_new_tokens is {said}, which leaves none of {length:,} tokens for a "
                 "prompt: lower it, or raise pretrain.model.context"
             )
 

@@ -374,18 +374,20 @@ def _set(data: dict[str, Any], override: str) -> None:
 def _explain(error: ValidationError, above: tuple[str, ...] = (), root: type[BaseModel] = Profile) -> str:
     lines: list[str] = []
     for problem in error.errors():
-        location = (*above, *(part for part in problem["loc"] if not OF_PYDANTIC.fullmatch(str(part))))
+        location, known = _written(
+            (*above, *(part for part in problem["loc"] if not OF_PYDANTIC.fullmatch(str(part)))), root
+        )
         path = ".".join(str(part) for part in location)
         message = problem["msg"].removeprefix("Value error, ")
         context = problem.get("ctx", {})
         if problem["type"] == "default_factory_not_called":
             continue  # a default that depends on a wrong value above
         if problem["type"] == "extra_forbidden":
-            nearest = _nearest(location, root)
+            nearest = _nearest(location, known, root)
             lines.append(f"unknown key {path}" + (f" (did you mean {nearest}?)" if nearest else ""))
         elif problem["type"] == "missing":
             lines.append(f"{path} is missing")
-        elif problem["type"] == "model_type":
+        elif problem["type"] in ("model_type", "model_attributes_type"):
             lines.append(f"{path} is a section with keys, not {json.dumps(problem['input'], default=str)}")
         elif problem["type"] in LISTS:
             lines.append(f"{path} is a list, such as [{problem['input']}], not {problem['input']!r}")
@@ -444,10 +446,10 @@ def _description(location: Sequence[int | str], root: type[BaseModel]) -> str:
     return descriptions[0] if descriptions else ""
 
 
-def _nearest(location: Sequence[int | str], root: type[BaseModel]) -> str:
-    """The key that was meant: the same name one group deeper (runtime.workers: data.workers), or a similar sibling."""
+def _nearest(location: Sequence[int | str], known: Sequence[type[BaseModel]], root: type[BaseModel]) -> str:
+    """The key that was meant, of the models at its place: the same name one group deeper (runtime.workers:
+    data.workers), or a similar sibling."""
     last = str(location[-1])
-    known = _models_at(location, root)
     if root is Profile and len(location) == 1 and difflib.get_close_matches(last, ["extends"]):
         return "extends"
     below = [
@@ -462,9 +464,33 @@ def _nearest(location: Sequence[int | str], root: type[BaseModel]) -> str:
     return ".".join([*(str(part) for part in location[:-1]), near[0]]) if near else ""
 
 
-def _is_of_kind(model: type[BaseModel], tag: object) -> bool:
-    """Whether a tag of a union chooses this of its models."""
-    return any(field.default == tag for name, field in model.model_fields.items() if name == "kind")
+def _written(
+    location: Sequence[int | str], root: type[BaseModel]
+) -> tuple[tuple[int | str, ...], Sequence[type[BaseModel]]]:
+    """A location as it is in a profile, without pydantic's names for the kind that a group of keys has, and the models
+    whose keys are valid there."""
+    written: list[int | str] = []
+    models: list[type[BaseModel]] = [root]
+    for number, part in enumerate(location):
+        is_key = isinstance(part, int) or any(part in model.model_fields for model in models)
+        kinds = [] if is_key or len(models) < 2 else [model for model in models if _has_kind(model, part)]
+        if kinds:
+            models = kinds
+            continue
+        written.append(part)
+        if number + 1 < len(location):
+            models = [
+                model
+                for known in models
+                for name, field in known.model_fields.items()
+                if name == part
+                for model in models_in(field.annotation)
+            ] or models
+    return tuple(written), models
+
+
+def _has_kind(model: type[BaseModel], kind: int | str) -> bool:
+    return any(kind in get_args(field.annotation) for field in model.model_fields.values())
 
 
 def _models_at(location: Sequence[int | str], root: type[BaseModel]) -> list[type[BaseModel]]:
@@ -478,8 +504,7 @@ def _models_at(location: Sequence[int | str], root: type[BaseModel]) -> list[typ
             if name == part
             for model in models_in(field.annotation)
         ]
-        # An index doesn't lead deeper, and a union's tag chooses one of its models
-        models = inner or [model for model in models if _is_of_kind(model, part)] or models
+        models = inner or models  # an index or a union's tag doesn't lead deeper
     return models
 
 

@@ -147,7 +147,7 @@ def check_room(name: str, config: PosttrainConfig, max_length: int) -> None:
     """Raises ConfigError if an answer may take all the tokens of prompt and answer together."""
     if config.answer_tokens >= max_length:
         raise ConfigError(
-            f"{name}.max_new_tokens is {config.answer_tokens:,}, which leaves none of {max_length:,} tokens for a "
+            f"{name}.max_new_tokens is {config.generated_text}, which leaves none of {max_length:,} tokens for a "
             "prompt.",
             "Lower it, or raise the context.",
         )

@@ -59,6 +59,11 @@ class PosttrainConfig(StageConfig):
         return self.generated_tokens
 
     @property
+    def generated_text(self) -> str:
+        """The same in an error, as a value of max_new_tokens."""
+        return f"{self.answer_tokens:,}"
+
+    @property
     def samples(self) -> bool:
         """Whether the model answers prompts while it is trained, in whatever number of processes."""
         return False

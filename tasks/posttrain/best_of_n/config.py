@@ -76,6 +76,4 @@ class BestOfNConfig(StageConfig):
             raise ValueError(f"n is {self.n}, but no reward says which of the answers is best: set n to 1, or rewards")
         if not self.rewards and self.asks_model:
             raise ValueError("without rewards the model would learn its own samples: set rewards, teacher or endpoint")
-        if any(reward.kind == "environment" for reward in self.rewards):
-            raise ValueError("the reward environment is for conversations of grpo.environment: leave it out")
         return self

@@ -122,6 +122,10 @@ class GrpoConfig(PosttrainConfig):
         return self.max_new_tokens * (1 if self.environment is None else 2)
 
     @property
+    def generated_text(self) -> str:
+        return f"{self.max_new_tokens:,}" + ("" if self.environment is None else ", and twice that with an environment")
+
+    @property
     def judged(self) -> bool:
         return any(reward.kind == "model" for reward in self.rewards)
 
@@ -157,8 +161,10 @@ class GrpoConfig(PosttrainConfig):
         if self.overlong is not None and self.overlong.start >= self.max_new_tokens:
             raise ValueError("overlong.start must be below max_new_tokens, where answers are cut")
         check_engine(self, self.rollout)
-        if self.environment is None or self.environment.kind != "own":
-            check_none_of_environment(self.rewards, "" if self.environment is None else self.environment.kind)
+        if self.environment is None:
+            check_none_of_environment(self.rewards, "the reward environment needs one")
+        elif self.environment.kind != "own":
+            check_none_of_environment(self.rewards, f"the environment {self.environment.kind} gives no rewards")
         check_watch(self)
         if not self.beta and self.max_kl is not None:
             raise ValueError("max_kl needs a reference, and beta 0 has none: set max_kl to null, or raise beta")

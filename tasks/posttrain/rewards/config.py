@@ -260,14 +260,10 @@ def bounds_of(rewards: Sequence[Reward]) -> tuple[float, float]:
     return sum(min(weight, 0.0) for weight in weights), sum(max(weight, 0.0) for weight in weights)
 
 
-def check_none_of_environment(rewards: Sequence[Reward], tool: str = "") -> None:
-    """Raises ValueError for the reward of an environment where there is none, or only a tool that gives no rewards."""
+def check_none_of_environment(rewards: Sequence[Reward], why: str = "only grpo has environments") -> None:
+    """Raises ValueError for the reward of an environment where nothing gives it, for the reason `why`."""
     if any(reward.kind == "environment" for reward in rewards):
-        raise ValueError(
-            f"the environment {tool} gives no rewards: leave the reward environment out, or set one of kind own"
-            if tool
-            else "the reward environment needs one: set grpo.environment to one of kind own, or leave the reward out"
-        )
+        raise ValueError(f"{why}: leave the reward environment out, or set grpo.environment to one of kind own")
 
 
 def measures_of(rewards: Sequence[Reward]) -> dict[str, str]:
