@@ -26,6 +26,8 @@ from tasks.base.source import known_config, unreadable
 from tasks.posttrain.check import MEASURED_ROWS, processes_of, row_share
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
+from tasks.posttrain.methods.grpo import GrpoConfig
+from tasks.posttrain.rollouts.engine import PAGE, TOGETHER
 from tasks.training.adapters.config import LoraConfig
 
 ROWS = {"sft": 1, "orpo": 2, "cpo": 2, "dpo": 2, "kto": 1, "reward": 2, "distill": 1, "grpo": 1, "ppo": 1}  # of a pair
@@ -117,7 +119,12 @@ def _most(profile: Profile, name: str, theirs: Any, context: int, *, cuda: bool)
         if samples:
             answers = min(AT_ONCE * rows * setup.micro_batch, rows * setup.micro_batch * setup.micro_steps)
             states = _states(profile, round(setup.trained * whole)) + WHOLE * round((1 - setup.trained) * whole)
-            bytes_ = max(bytes_, libraries + (1 + (name == "ppo")) * states + frozen + _cache(theirs, answers, length))
+            engine = config.rollout.engine if isinstance(config, GrpoConfig) else "transformers"
+            held = _cache(theirs, TOGETHER, PAGE * (length // PAGE + 2))  # of an engine that takes so many at a time
+            cache = held if engine == "continuous" else _cache(theirs, answers, length)
+            bytes_ = max(bytes_, libraries + (1 + (name == "ppo")) * states + frozen + cache)
+            if engine == "llama.cpp" and not cuda:  # a copy on the CPU, with a cache that stays
+                bytes_ += WHOLE * whole + held
         if not cuda:  # an adapter is laid over another copy, whose file is mapped
             bytes_ += TRL + (WHOLE * count_parameters(shape) if adapt else 0)
         count = rows * setup.micro_batch

@@ -258,6 +258,16 @@ def test_the_least_memory_of_post_training_is_that_of_its_states_and_frozen_mode
         assert found["grpo"].bytes == bytes_ * count
 
 
+def test_a_plan_has_the_copy_and_the_cache_of_an_engine_that_samples() -> None:
+    def most(engine: str, *, cuda: bool) -> int:
+        profile = load("tiny", [f"grpo={{rollout: {{engine: {engine}}}}}"])
+        shape = derive(pretraining_of(profile).new_model, 6144)
+        return needs(profile, ["grpo"], shape, 0, cuda=cuda)["grpo"].bytes
+
+    assert most("llama.cpp", cuda=False) > most("transformers", cuda=False)
+    assert most("llama.cpp", cuda=True) == most("transformers", cuda=True), "the copy is on the CPU"
+
+
 def test_a_plan_has_the_memory_of_a_step_of_post_training(tmp_path: Path) -> None:
     def shown(*overrides: str) -> tuple[list[str], str]:
         profile, console = load("tiny", ["sft.max_length=64", *overrides]), Console(width=160)

@@ -43,6 +43,8 @@ CASES: dict[str, tuple[str, str, bool, tuple[str, ...]]] = {
     "distill": ("distill", "llama", False, ("micro_batch=2",)),
     "grpo": ("grpo", "llama", False, ("micro_batch=1",)),
     "grpo, LoRA": ("grpo", "llama", True, ("micro_batch=1",)),
+    "grpo, llama.cpp": ("grpo", "llama", False, ("micro_batch=1", "grpo.rollout.engine=llama.cpp")),
+    "grpo, continuous": ("grpo", "llama", False, ("micro_batch=1", "grpo.rollout.engine=continuous")),
     "ppo": ("ppo", "llama", False, ("micro_batch=2",)),
     "ppo, LoRA": ("ppo", "llama", True, ("micro_batch=2",)),
     "sft, DDP": ("sft", "llama", False, ("micro_batch=2", IN_TWO)),
