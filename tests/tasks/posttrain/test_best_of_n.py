@@ -189,7 +189,7 @@ def test_a_teacher_outside_the_chain_answers_in_its_own_words(model: Artifact, s
     [
         ({"rewards": [], "n": 4}, "no reward says which of the answers is best"),
         ({"rewards": [], "n": 1}, "would learn its own samples"),
-        ({"rewards": [{"kind": "environment"}]}, "reward environment is for conversations of grpo.environment"),
+        ({"rewards": [{"kind": "environment"}]}, "only grpo has environments: leave the reward environment out"),
         ({"teacher": {"folder": "a"}, "endpoint": {"url": "http://a", "model": "b"}}, "leave one out"),
     ],
 )
