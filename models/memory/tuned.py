@@ -96,7 +96,7 @@ def of_whole(shape: TunedShape, traced: Callable[[Any], tuple[int, ...]]) -> tup
     kinds = getattr(text, "layer_types", None) or ["full_attention"] * depth
     group = next(size for size in range(1, depth + 1) if all(kinds[n] == kinds[n % size] for n in range(depth)))
     least = next(few for few in range(max(2, group), depth + 1) if (depth - few) % group == 0)
-    if least + group >= depth or not _alike(shape._module(), group):
+    if 2 * least + group >= depth or not _alike(shape._module(), group):
         return None
     few, more = (traced(_shallow(shape, layers)) for layers in (least, least + group))
     return tuple(one + (other - one) * (depth - least) // group for one, other in zip(few, more, strict=True))

@@ -136,11 +136,22 @@ def parse(program: Any, words: list[str]) -> tuple[str, dict[str, Any]]:
     return " ".join(path), command.make_context(path[-1], words).params
 
 
+def named_by(command: Command) -> list[Block]:
+    """The profiles of its page that a command names, each after those that it extends."""
+    titled = {
+        block.text.splitlines()[0].removeprefix("# "): block for block in SNIPPETS if block.page == command.block.page
+    }
+    named, text = [], " ".join(command.words)
+    while found := [title for title in titled if title.endswith(".yaml") and title in text]:
+        named = [*(titled.pop(title) for title in found), *named]
+        text = " ".join(block.text for block in named)
+    return named
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_command_is_understood_and_runs_if_it_is_cheap(command: Command, program: Any, folder: Path) -> None:
-    for block in SNIPPETS:
-        if block.page == command.block.page and block.text.startswith("# "):
-            write_sources(read_profile(block, folder), folder)
+    for block in named_by(command):
+        write_sources(read_profile(block, folder), folder)
     words = list(command.words[1:])
     words = words[: words.index(">")] if ">" in words else words
     path, given = parse(program, words)

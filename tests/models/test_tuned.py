@@ -21,7 +21,7 @@ SIZES = {
     "head_dim": 16,
     "intermediate_size": 128,
 }
-KINDS = (["sliding_attention"] * 2 + ["full_attention"]) * 3
+KINDS = (["sliding_attention"] * 2 + ["full_attention"]) * 4
 FORM = numbers("float32", autocast=False, cuda=False)
 
 
@@ -42,7 +42,7 @@ def test_layers_that_differ_are_all_traced() -> None:
 
 
 def shape_of(family: str, layers: dict[str, Any], adapter: LoraConfig | None) -> tuple[TunedShape, Any]:
-    config = AutoConfig.for_model(family, vocab_size=600, num_hidden_layers=9, **SIZES, **layers)
+    config = AutoConfig.for_model(family, vocab_size=600, num_hidden_layers=12, **SIZES, **layers)
     adapt = None if adapter is None else partial(inject, "sft", adapter)
     shape = replace(TunedShape.of(config, adapt, rows=2, measured=8), context=96)
     return shape, partial(shape._traced, FORM, 2, "full")
