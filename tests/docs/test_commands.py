@@ -141,7 +141,8 @@ def named_by(command: Command) -> list[Block]:
     titled = {
         block.text.splitlines()[0].removeprefix("# "): block for block in SNIPPETS if block.page == command.block.page
     }
-    named, text = [], " ".join(command.words)
+    named: list[Block] = []
+    text = " ".join(command.words)
     while found := [title for title in titled if title.endswith(".yaml") and title in text]:
         named = [*(titled.pop(title) for title in found), *named]
         text = " ".join(block.text for block in named)
