@@ -95,7 +95,8 @@ class PairsAlone(PairMeans):
         kept = self._metrics[self._mode]
         for name, values in measures.items():
             kept[name].append(self.accelerator.gather(values.detach()).mean().item())
-        right = (outputs.is_top1 & mask[:, 1:].bool()).chunk(2)[0].sum()
+        answers = mask[:, 1:].bool()
+        right = (outputs.is_top1[:, -answers.shape[1] :] & answers).chunk(2)[0].sum()  # a prompt's tokens come before
         counts = self.accelerator.reduce(right.new_tensor([right, chosen.tokens.sum()]).double(), "sum").tolist()
         kept["mean_token_accuracy"].append(counts[0] / counts[1])
         loss = losses.mean()

@@ -101,9 +101,13 @@ def test_what_is_trained_is_counted_and_loaded_again(model: Artifact, tmp_path: 
         check_format(out.path / "model", "base", SAFE)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["sft", "orpo", "cpo", "kto", "dpo"])
+TAKE_THEM = [(name, kind) for name in ("sft", "orpo", "cpo", "kto", "dpo") for kind in KINDS]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [case if case == ("orpo", "prompt") else pytest.param(*case, marks=pytest.mark.soak) for case in TAKE_THEM],
+)
 def test_every_method_that_takes_them_learns(name: str, kind: str, model: Artifact, tmp_path: Path) -> None:
     out = trained(name, kind, model, tmp_path)
     check_trained(out, model, TOKENS * {"prefix": 2 * 2 * 32, "prompt": 64}[kind])
