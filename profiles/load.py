@@ -479,13 +479,7 @@ def _written(
             continue
         written.append(part)
         if number + 1 < len(location):
-            models = [
-                model
-                for known in models
-                for name, field in known.model_fields.items()
-                if name == part
-                for model in models_in(field.annotation)
-            ] or models
+            models = _inside(models, part) or models
     return tuple(written), models
 
 
@@ -497,15 +491,14 @@ def _models_at(location: Sequence[int | str], root: type[BaseModel]) -> list[typ
     """The models whose keys are valid at `location`, through lists and unions."""
     models: list[type[BaseModel]] = [root]
     for part in location[:-1]:
-        inner = [
-            model
-            for known in models
-            for name, field in known.model_fields.items()
-            if name == part
-            for model in models_in(field.annotation)
-        ]
-        models = inner or models  # an index or a union's tag doesn't lead deeper
+        models = _inside(models, part) or models  # an index or a union's tag doesn't lead deeper
     return models
+
+
+def _inside(models: Sequence[type[BaseModel]], key: int | str) -> list[type[BaseModel]]:
+    """The models of a key's value."""
+    fields = (field for model in models for name, field in model.model_fields.items() if name == key)
+    return [model for field in fields for model in models_in(field.annotation)]
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:

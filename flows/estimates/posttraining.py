@@ -120,7 +120,7 @@ def _most(profile: Profile, name: str, theirs: Any, context: int, *, cuda: bool)
             answers = min(AT_ONCE * rows * setup.micro_batch, rows * setup.micro_batch * setup.micro_steps)
             states = _states(profile, round(setup.trained * whole)) + WHOLE * round((1 - setup.trained) * whole)
             engine = config.rollout.engine if isinstance(config, GrpoConfig) else "transformers"
-            held = _cache(theirs, TOGETHER, PAGE * (length // PAGE + 2))  # of an engine that takes so many at a time
+            held = _cache(theirs, TOGETHER, PAGE * (length // PAGE + 2))  # of an engine's largest batch
             cache = held if engine == "continuous" else _cache(theirs, answers, length)
             bytes_ = max(bytes_, libraries + (1 + (name == "ppo")) * states + frozen + cache)
             if engine == "llama.cpp" and not cuda:  # a copy on the CPU, with a cache that stays

@@ -50,8 +50,8 @@ def greedy_after(
     rows: int = ROWS,
     choose: Callable[[int, int, int], LogitsProcessor] | None = None,
 ) -> list[list[int]]:
-    """The same for prompts as ids. `choose` changes the logits of the prompts of a batch, from one number to another,
-    after so many tokens of the longest."""
+    """The same for prompts as ids. `choose` makes what changes the logits of a batch, from its first prompt, the one
+    behind its last, and the tokens of its longest prompt."""
     was_training = model.training
     model.eval()
     answers: list[list[int]] = []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tasks.stage.runtime import Runtime
 
 SECTION = "best_of_n.endpoint"
-LEARNED = 4  # as if so many answers were learned from at once: it decides how many are sampled together
+LEARNED = 4  # answers of a forward pass of the training, from which the sampler takes its batch
 
 
 class Said(NamedTuple):

@@ -51,7 +51,7 @@ def merge(config: MergeConfig, base: Artifact, links: Mapping[str, Artifact], ou
     models = {one.named: _model(one, links, base, out) for one in config.models}
     for one, model in zip(config.models, models.values(), strict=True):
         as_it_is = [Path(one.base.folder).expanduser()] if one.base is not None and one.base.folder else []
-        if digest not in map(tokenizer_digest, (model.path, *as_it_is)):  # `base` writes the files of a folder anew
+        if digest not in map(tokenizer_digest, (model.path, *as_it_is)):  # `base` rewrites them
             raise ConfigError(
                 f"merge.models: {one.named} has another tokenizer or chat template than the base of the chain.",
                 "Merge models that were trained from this base.",

@@ -68,7 +68,7 @@ class DistillConfig(PosttrainConfig):
         ge=0,
         le=1,
         exclude_if=lambda share: share == 0,
-        description="share of conversations whose last answer the student samples itself, at each step anew (λ of "
+        description="share of conversations whose last answer the student samples again at each step (λ of "
         "Agarwal et al. 2024). 0: it learns on the answers of the conversations",
     )
     max_new_tokens: int = Field(
