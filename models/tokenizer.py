@@ -27,6 +27,7 @@ FIM_TOKENS = (FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE)
 SPECIAL_TOKENS = (EOS, PAD, SYSTEM, USER, ASSISTANT, END, *FIM_TOKENS)  # in the order of their ids, from 0
 
 CHAT_TEMPLATE_PATH = Path(__file__).with_name("chat_template.jinja")
+ROLES_AS_TEXT_PATH = Path(__file__).with_name("roles_as_text.jinja")
 DIGEST_FIELD = "gristmill_tokenizer_digest"  # in a model's config.json: of the tokenizer it was trained with
 BASE_FIELD = "gristmill_base"  # in the same place: the base of a model that was not trained from scratch
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -82,10 +83,11 @@ def text_ids(tokenizer: PreTrainedTokenizerFast, text: str, *, begun: bool = Tru
     return ids
 
 
-def our_template(end: str = END) -> str:
-    """Our chat template. Over a vocabulary without its tokens a turn ends with `end`, and the roles are plain text."""
+def roles_as_text(end: str) -> str:
+    """Our chat template for a vocabulary without its tokens: a turn ends with `end`, and the roles are plain text. Each
+    stands on a line of its own, because text directly after a role would merge with it more often."""
     quoted = end.replace("\\", "\\\\").replace("'", "\\'")
-    return CHAT_TEMPLATE_PATH.read_text(encoding="utf-8").replace(END, quoted)
+    return ROLES_AS_TEXT_PATH.read_text(encoding="utf-8").replace(END, quoted)
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:

@@ -20,8 +20,8 @@ from models.tokenizer import (
     begins_with_bos,
     load_tokenizer,
     other_ids,
-    our_template,
     read_tokenizer,
+    roles_as_text,
     save_tokenizer,
 )
 from storage.errors import LostProcess, SourceError, TokenizerMismatch
@@ -95,7 +95,7 @@ def write_tokenizer(source: Path, target: Path) -> dict[str, Any]:
     template = theirs.chat_template
     if isinstance(template, dict):
         template = template.get("default")
-    theirs.chat_template = template or our_template(theirs.eos_token)
+    theirs.chat_template = template or roles_as_text(theirs.eos_token)
     with Limited(TEMPLATE_SECONDS, TEMPLATE_BYTES):
         lacks_bos = _lacks_bos(theirs)
     if lacks_bos:

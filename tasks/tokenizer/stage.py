@@ -41,7 +41,7 @@ def _sources(config: TokenizerConfig) -> dict[str, str]:
     return fingerprints(config) if kept is None else {**fingerprints(config), "keep": kept.digest}
 
 
-@stage(version=3, name="tokenizer", runtime=("data",), sources=_sources, adopted=check_adopted)
+@stage(version=4, name="tokenizer", runtime=("data",), sources=_sources, adopted=check_adopted)
 def train_tokenizer(config: TokenizerConfig, documents: Artifact, base: Artifact | None, out: Output) -> None:
     """Learn a byte-level BPE vocabulary from a sample of each source, and check that it is lossless. With
     `config.extend`, learn further tokens for that of the `base`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.tokenizer import our_template
+from models.tokenizer import roles_as_text
 from tests.tasks.foreign import CHATML, make_foreign_tokenizer
 from tests.tasks.foreign import SPECIAL as IM
 
@@ -276,7 +276,7 @@ FAMILIES = {
         [token.upper() for token in IM], IM[0].upper(), [f"{answer.upper()}<|IM_END|>" for answer in ANSWERS],
         IM[2].upper(),
     ),
-    "no template": Family(our_template("</s>"), S, S[1], answered("</s>"), "</s>"),
+    "no template": Family(roles_as_text("</s>"), S, S[1], answered("</s>"), "</s>"),
     "human, assistant": Family(
         HUMAN, IM[:1], IM[0], [" In the wood.", " In the yard.<|endoftext|>"], IM[0], "nothing", system=False
     ),

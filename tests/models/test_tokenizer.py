@@ -7,8 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from models.tokenizer import ASSISTANT, END, EOS, SPECIAL_TOKENS, load_tokenizer, tokenizer_digest
+from models.conversation import render
+from models.tokenizer import ASSISTANT, END, EOS, SPECIAL_TOKENS, USER, load_tokenizer, text_ids, tokenizer_digest
 from storage.errors import TokenizerMismatch
 from tasks.training.model_folder import check_tokenizer
 from tests.tasks.tiny_model import make_model
@@ -40,7 +43,16 @@ def test_a_prompt_is_a_prefix_of_its_conversation(model: Path) -> None:
     for turns in (2, 4):
         prompt = tokenizer.apply_chat_template(CHAT[:turns], tokenize=False, add_generation_prompt=True)
         assert whole.startswith(prompt)
-        assert prompt.endswith(f"{ASSISTANT}\n")
+        assert prompt.endswith(ASSISTANT)
+
+
+@given(st.text("\n\t \r.a1<|>", max_size=8), st.text("\n\t \r.a1<|>", max_size=8))
+def test_no_text_merges_with_what_our_template_writes(model: Path, question: str, answer: str) -> None:
+    tokenizer = load_tokenizer(model)
+    user, assistant, end = tokenizer.convert_tokens_to_ids([USER, ASSISTANT, END])
+    chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    asked, answered = (text_ids(tokenizer, text) for text in (question, answer))
+    assert render(tokenizer, chat)["input_ids"] == [user, *asked, end, assistant, *answered, end]
 
 
 def test_special_tokens_have_the_first_ids_and_generation_stops_at_the_end_of_an_answer(model: Path) -> None:

@@ -1,7 +1,7 @@
 """Ollama's Modelfile, for a release with a GGUF file.
 
-Ollama renders prompts by a Go template, not by Jinja. Our own chat template has a Go version with the same text, except
-for BOS, which Ollama adds itself. For any other template none is written, and Ollama converts the one in the GGUF file.
+Ollama renders prompts by a Go template, not by Jinja. Our chat templates have Go versions with the same text, except for
+BOS, which Ollama adds itself. For any other template none is written, and Ollama converts the one in the GGUF file.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from models.pretrained import context_of, load_config
-from models.tokenizer import END, WITH_BOS, load_tokenizer, our_template
+from models.tokenizer import CHAT_TEMPLATE_PATH, END, WITH_BOS, load_tokenizer, roles_as_text
 from tasks.export.formats import FORMATS
 
 PREFERRED = ("gguf-q4_k_m", "gguf-q8_0", "gguf-f16")
-# models/chat_template.jinja in Go: a dash trims the white space on its side
-GO_TEMPLATE = """\
+# models/chat_template.jinja and models/roles_as_text.jinja in Go: a dash trims the white space on its side
+GO_TEMPLATE = "{{- range .Messages }}<|{{ .Role }}|>{{ .Content }}<|end|>{{ end }}<|assistant|>"
+GO_ROLES_AS_TEXT = """\
 {{- range .Messages }}<|{{ .Role }}|>
 {{ .Content }}<|end|>
 {{ end }}<|assistant|>
@@ -30,15 +31,21 @@ def modelfile(model: Path, release: Path, formats: Iterable[str]) -> str | None:
         return None
     chosen = next((name for name in PREFERRED if name in held), held[0])
     lines = [f"FROM ./{FORMATS[chosen].path(release).relative_to(release).as_posix()}"]
-    eos = str(load_tokenizer(model).eos_token)
-    template = (model / "chat_template.jinja").read_text(encoding="utf-8").removeprefix(WITH_BOS)
-    end = next((end for end in (END, eos) if template == our_template(end)), None)
-    if end is not None:
-        lines.append(f'TEMPLATE """{GO_TEMPLATE.replace(END, end)}"""')
+    if template := _go_template(model):
+        lines.append(f'TEMPLATE """{template}"""')
     lines += [f"PARAMETER stop {json.dumps(text, ensure_ascii=False)}" for text in _ends(model)]
     lines.append(f"PARAMETER num_ctx {context_of(load_config(model))}")
     lines += ["# greedy, as the release was proved", "PARAMETER temperature 0"]
     return "\n".join(lines) + "\n"
+
+
+def _go_template(model: Path) -> str | None:
+    """The Go version of a model's chat template, if it is ours."""
+    template = (model / "chat_template.jinja").read_text(encoding="utf-8").removeprefix(WITH_BOS)
+    if template == CHAT_TEMPLATE_PATH.read_text(encoding="utf-8"):
+        return GO_TEMPLATE
+    eos = str(load_tokenizer(model).eos_token)
+    return GO_ROLES_AS_TEXT.replace(END, eos) if template == roles_as_text(eos) else None
 
 
 def _ends(model: Path) -> list[str]:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from models.pretrained import INDEX, WEIGHTS, load_pretrained
 from models.runtimes.transformers import TransformersRuntime
-from models.tokenizer import CHAT_TEMPLATE_PATH, tokenizer_digest
+from models.tokenizer import CHAT_TEMPLATE_PATH, EOS, load_tokenizer, roles_as_text, tokenizer_digest
 from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.export import ExportConfig
@@ -30,6 +30,7 @@ from tests.tasks.export.users import ask, card_line, modelfile_prompt, site
 from tests.tasks.tiny_model import make_model
 
 TOKENS = 12
+CHAT = [{"role": role, "content": f"of {role}\n"} for role in ("system", "user", "assistant", "user")]
 USER = """
 from transformers import AutoModelForCausalLM, AutoTokenizer
 model, tokenizer, said = eval(asked["line"]), AutoTokenizer.from_pretrained("."), []
@@ -190,14 +191,24 @@ def test_ollama_renders_a_conversation_as_the_template_does(release: Path, given
     assert {f'PARAMETER stop "<|{end}|>"' for end in ("end", "endoftext")} <= set(text.splitlines())
     assert "PARAMETER num_ctx 128" in text
     assert f'TEMPLATE """{GO_TEMPLATE}"""' in text
-    chat = [{"role": role, "content": f"of {role}\n"} for role in ("system", "user", "assistant", "user")]
-    tokenizer = TransformersRuntime(given[0].path).tokenizer
-    expected = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-    assert modelfile_prompt(text, chat) == expected
+    assert modelfile_prompt(text, CHAT) == rendered(given[0].path)
     assert modelfile(given[0].path, tmp_path, ["safetensors", "int8"]) is None
     preferred = modelfile(given[0].path, tmp_path, ["gguf-q4_0", "gguf-f16", "gguf-q8_0"])
     assert preferred is not None
     assert preferred.startswith("FROM ./gguf/model-q8_0.gguf")
+
+
+def test_ollama_renders_roles_as_text_over_another_vocabulary(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model")
+    (model / "chat_template.jinja").write_text(roles_as_text(EOS))
+    text = modelfile(model, tmp_path, ["gguf-f16"])
+    assert text is not None
+    assert modelfile_prompt(text, CHAT) == rendered(model)
+
+
+def rendered(model: Path) -> str:
+    """The prompt of CHAT by a model's own template."""
+    return str(load_tokenizer(model).apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False))
 
 
 def test_ollama_gets_no_template_for_one_that_is_not_ours(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ TURNS = [
 ]
 LLAMA3 = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
 TEMPLATES = {  # the template, its special tokens, and an answer in its text
-    "ours": (CHAT_TEMPLATE_PATH.read_text(), list(SPECIAL_TOKENS), r"<\|assistant\|>\n(.*?<\|end\|>)"),
+    "ours": (CHAT_TEMPLATE_PATH.read_text(), list(SPECIAL_TOKENS), r"<\|assistant\|>(.*?<\|end\|>)"),
     "chatml": (CHATML, SPECIAL, r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)"),
     "llama 3": (llama3_chat_template, LLAMA3, r">assistant<\|end_header_id\|>\n\n(.*?<\|eot_id\|>)"),
 }
