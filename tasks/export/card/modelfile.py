@@ -1,7 +1,7 @@
 """Ollama's Modelfile, for a release with a GGUF file.
 
-Ollama renders prompts by a Go template, not by Jinja. Our chat templates have Go versions with the same text, except for
-BOS, which Ollama adds itself. For any other template none is written, and Ollama converts the one in the GGUF file.
+Ollama renders prompts by a Go template, not by Jinja. Our chat templates have versions in Go with the same text, except
+for BOS, which Ollama adds itself. For any other template none is written, and Ollama converts the one in the GGUF file.
 """
 
 from __future__ import annotations
