@@ -20,14 +20,18 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._/@:-]*"
 class EngineConfig(StageConfig):
     """What computes the answers."""
 
-    name: Literal["auto", "llama.cpp", "vllm", "url"] = Field(
-        "auto", description="auto: `url` if that is set, vLLM on a GPU if it is installed, otherwise llama.cpp"
+    name: Literal["auto", "llama.cpp", "vllm", "transformers", "url"] = Field(
+        "auto",
+        description="auto: `url` if that is set, transformers for a release with virtual tokens, vLLM on a GPU if it "
+        "is installed, otherwise llama.cpp",
     )
     slots: int = Field(8, ge=1, le=1024, description="requests that are answered at the same time")
     context: int | None = Field(
         None, ge=16, description="tokens of a prompt and its answer (default: those of the model)"
     )
-    threads: int | None = Field(None, ge=1, description="CPU threads of llama.cpp (default: one a core)")
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of llama.cpp and transformers (default: one a core)"
+    )
     gpu_layers: int = Field(0, ge=0, description="layers that llama.cpp puts on a GPU")
     draft: bool = Field(False, description="decode speculatively with the draft of the release")
     vllm: VllmConfig = Field(default_factory=VllmConfig, description="how vLLM runs, for the engine vllm")

@@ -18,9 +18,10 @@ from tasks.serve.config import EngineConfig, ModelConfig, ServeConfig
 from tasks.serve.engines.llama_cpp import LlamaCppEngine
 from tasks.serve.engines.openai_url import UrlEngine
 from tasks.serve.engines.protocol import Engine, EngineFault
+from tasks.serve.engines.transformers.engine import TransformersEngine, TransformersSpec
 from tasks.serve.engines.vllm import VllmEngine
 from tasks.serve.proof import ServedProof, change_by_base, check_served
-from tasks.serve.release import Release, check_virtual_tokens, choose_format, open_release
+from tasks.serve.release import Release, choose_format, open_release
 from tasks.serve.running import Running
 from tasks.serve.served import POLL_SECONDS, Served
 from tasks.serve.turns import Turns
@@ -93,7 +94,7 @@ async def open_served(running: Running, model: ModelConfig, where: str, name: st
     release = await asyncio.to_thread(open_release, where, config.store)
     adapters = model.adapters.items()
     adapted = {one: await asyncio.to_thread(open_release, at, config.store, release) for one, at in adapters}
-    kind = kind_of(config.engine)
+    kind = kind_of(config.engine, release)
     format = "" if kind == "url" else choose_format(release, kind, model.format)
     context = min(config.engine.context or release.context, release.context)
     if config.engine.context is not None and context < config.engine.context:
@@ -146,12 +147,15 @@ async def _adapter_proofs(served: Served, adapted: Mapping[str, Release], format
     }
 
 
-def kind_of(config: EngineConfig) -> str:
-    """The engine: the chosen one, or vLLM where a GPU and it are there, otherwise llama.cpp."""
+def kind_of(config: EngineConfig, release: Release) -> str:
+    """The engine of a release: the chosen one, or transformers for virtual tokens, vLLM where a GPU and it are there,
+    and llama.cpp for all else."""
     if config.name != "auto":
         return config.name
     if config.url is not None:
         return "url"
+    if release.virtual_tokens:
+        return "transformers"
     import torch
 
     return "vllm" if torch.cuda.is_available() and shutil.which(config.vllm.program) else "llama.cpp"
@@ -173,17 +177,24 @@ def make_engine(
         if chosen.url is None:
             raise ConfigError("The engine url has no address.", "Set engine.url.url and engine.url.model.")
         return UrlEngine(chosen.url, release.tokenizer, section="engine.url")
+    folder, threads = FORMATS[format].path(release.folder), chosen.threads or cores()
+    if kind == "transformers":
+        if lacking := [what for what, asked in (("adapters", adapted), ("a draft", chosen.draft)) if asked]:
+            raise ConfigError(
+                f"{name} is served by transformers, which takes no {lacking[0].removeprefix('a ')} here.",
+                f"Serve {release.name} without {lacking[0]}, or by another engine.",
+            )
+        return TransformersEngine(TransformersSpec(str(folder), "", context, chosen.slots, threads), log)
     draft = GUESSED[format].draft(release.folder) if chosen.draft else None
     if draft is not None and not draft.exists():
         raise ConfigError(f"The release {release.name} holds no draft.", "Set engine.draft to false, or add `draft`.")
     if kind == "vllm":
-        check_virtual_tokens(release, format)
         if shutil.which(chosen.vllm.program) is None:
             raise ConfigError(
                 f"{chosen.vllm.program} is not installed.", "Install vLLM, or set engine.vllm.program to its path."
             )
         return VllmEngine(
-            FORMATS[format].path(release.folder),
+            folder,
             config.state,
             chosen.vllm,
             context=context,
@@ -198,11 +209,11 @@ def make_engine(
                 "Add gguf-adapter to export.formats, and name the base that it was trained on.",
             )
     spec = LlamaServerSpec(
-        model=str(FORMATS[format].path(release.folder)),
+        model=str(folder),
         socket="",
         context=context,
         slots=chosen.slots,
-        threads=chosen.threads or cores(),
+        threads=threads,
         gpu_layers=chosen.gpu_layers,
         adapters=tuple(str(other.folder / ADAPTER) for other in adapted.values()),
         draft=None if draft is None else str(draft),

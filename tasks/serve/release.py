@@ -34,7 +34,8 @@ LIMITS = (  # of a format's proof: the measure and its limit
     ("increase_high", "max_perplexity_increase"),
     ("weight_error", "max_weight_error"),
 )
-LLAMA, FOLDERS = "gguf-", ("w4a16", "gptq", "awq", "w8a8", "safetensors")  # formats of llama.cpp, and of vLLM
+PLAIN = "safetensors"  # the format of transformers, and the only one that holds virtual tokens
+LLAMA, FOLDERS = "gguf-", ("w4a16", "gptq", "awq", "w8a8", PLAIN)  # formats of llama.cpp, and of vLLM
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class Release:
     def context(self) -> int:
         """The most tokens that the model sees at a time."""
         return context_of(load_config(self.base or self.folder))
+
+    @cached_property
+    def virtual_tokens(self) -> int:
+        """How many virtual tokens precede a text."""
+        return virtual_tokens(load_config(self.base or self.folder))
 
     @cached_property
     def tokenizer_digest(self) -> str:
@@ -155,29 +161,23 @@ def default_name(where: str) -> str:
     return folder.resolve().name if folder.is_dir() else release_name(where).removesuffix("/export")
 
 
-def check_virtual_tokens(release: Release, format: str) -> None:
-    """Raises ConfigError for a folder with virtual tokens, which no engine of the server reads."""
-    if virtual_tokens(load_config(FORMATS[format].path(release.folder))):
-        raise ConfigError(
-            f"{release.name} has virtual tokens before every text, which llama.cpp and vLLM don't read.",
-            "Talk to it with `gristmill chat`, which uses transformers, or train a LoRA adapter in their place.",
-        )
-
-
 def choose_format(release: Release, kind: str, wanted: str | None) -> str:
     """The format of a release for an engine: the one that `gristmill chat` prefers for llama.cpp, the smallest for
-    vLLM. Raises StoreError if the release doesn't hold one."""
+    vLLM. Raises StoreError if the release doesn't hold one, and ConfigError for virtual tokens that it doesn't read."""
+    if release.virtual_tokens and kind != "transformers":
+        raise ConfigError(
+            f"{release.name} has virtual tokens before every text, which {kind} doesn't read.",
+            "Leave engine.name at auto, or set it to transformers.",
+        )
     held = [name for name, known in FORMATS.items() if known.files(release.folder)]
-    if kind == "vllm":
-        fitting = [name for name in FOLDERS if name in held]
-    else:
+    if kind == "llama.cpp":
         fitting = [name for name in held if name.startswith(LLAMA) and not FORMATS[name].needs_base]
+    else:
+        fitting = [name for name in (FOLDERS if kind == "vllm" else (PLAIN,)) if name in held]
     if wanted is not None:
         fitting = [name for name in fitting if name == wanted]
     if not fitting:
-        for folder in set(held).intersection(FOLDERS):
-            check_virtual_tokens(release, folder)
-        needed = "a GGUF file" if kind == "llama.cpp" else f"one of {', '.join(FOLDERS)}"
+        needed = {"llama.cpp": "a GGUF file", "vllm": f"one of {', '.join(FOLDERS)}"}.get(kind, PLAIN)
         raise StoreError(
             f"{release.name} doesn't hold {wanted or needed} for {kind}: it holds {', '.join(held) or 'no model'}.",
             "Add the format to export.formats and export again, or choose another engine with --engine.",

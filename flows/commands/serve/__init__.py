@@ -55,7 +55,7 @@ def start(
     policy: Annotated[
         Path | None, typer.Option(help="a YAML file with the policy of the guards, in place of `guards` of --config")
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="llama.cpp, vllm, url or auto")] = None,
+    engine: Annotated[str | None, typer.Option(help="llama.cpp, vllm, transformers, url or auto")] = None,
     host: Annotated[str | None, typer.Option(help="address to listen at: any but loopback requires keys")] = None,
     port: Annotated[int | None, typer.Option(help="port (0: any free one)")] = None,
     overrides: Annotated[

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import re
-import sys
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 
 from models.runtimes.llama_server import LlamaServerSpec
-from tasks.children.die_with_parent import tied_to
 from tasks.serve.engines.client import ask, ask_json, events, open_client
 from tasks.serve.engines.grammars import Apart, Schemas
+from tasks.serve.engines.process import STOP_SECONDS, EngineProcess
 from tasks.serve.engines.protocol import EngineFault, EngineRefusal, Finish, Piece, Sampling, TokenChoice
 
-START_SECONDS = 600.0  # for a large file on a slow disk
-STOP_SECONDS = 5.0  # from SIGTERM to SIGKILL
-LEAST_TEMPERATURE = 1e-3  # below it, logits divided by it overflow, and answers break
 RUNNING = re.compile(r"^llamacpp:requests_(?:processing|deferred) (\d+)", re.MULTILINE)
 
 
@@ -42,65 +35,31 @@ class LlamaCppEngine:
         if not is_apart:
             alone = replace(spec, slots=1, gpu_layers=0, draft=None)
             self._apart = Apart(LlamaCppEngine(alone, log, adapters, is_apart=True))
-        self._process: asyncio.subprocess.Process | None = None
-        self._folder: TemporaryDirectory[str] | None = None
+        self._process = EngineProcess(self.name, "models.runtimes.llama_server", log)
         self._client: httpx.AsyncClient | None = None
 
     @property
     def alive(self) -> bool:
-        return self._process is not None and self._process.returncode is None
+        return self._process.alive
 
     @property
     def pid(self) -> int:
         """The id of the process."""
-        assert self._process is not None
         return self._process.pid
 
     async def start(self) -> None:
         await self.stop()
-        self._folder = TemporaryDirectory(prefix="gristmill-", dir="/tmp")  # the path of a socket must be short
-        socket = f"{self._folder.name}/llama.sock"
-        spec = replace(self._spec, socket=socket)
-        command = tied_to(os.getpid(), [sys.executable, "-m", "models.runtimes.llama_server", spec.as_json()])
-        environment = {**os.environ, "PYTHONSAFEPATH": "1"}
-        with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # Ctrl-C at a terminal is for the parent, which ends this process in order
-            )
-        assert self._process.stdout is not None
-        try:
-            line = await asyncio.wait_for(self._process.stdout.readline(), START_SECONDS)
-        except TimeoutError:
-            line = b""
-        if line.strip() != b"ready":
-            await self.stop()
-            raise EngineFault(f"llama.cpp didn't start: {_last_line(self.log)}.")
-        self._client = open_client("http://llama.cpp", socket=socket)
+        await self._process.start(lambda socket: replace(self._spec, socket=socket).as_json())
+        self._client = open_client("http://llama.cpp", socket=self._process.socket)
 
     async def stop(self, patience: float = STOP_SECONDS) -> None:
         if self._apart is not None:
             await self._apart.stop()
         await self._schemas.stop()
-        process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-                try:
-                    await asyncio.wait_for(process.wait(), patience)
-                except TimeoutError:
-                    process.kill()
-                    await process.wait()
+        await self._process.stop(patience)
         if self._client is not None:
             await self._client.aclose()
             self._client = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
 
     async def generate(self, ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[Piece, None]:
         if sampling.json_schema is not None:
@@ -148,15 +107,14 @@ class LlamaCppEngine:
 
     def _request(self, ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:
         """A request in llama.cpp's own form, with every field that changes an answer."""
-        greedy = sampling.temperature < LEAST_TEMPERATURE
         request: dict[str, Any] = {
             "prompt": list(ids),
             "stream": True,
             "return_tokens": True,
             "n_predict": sampling.max_tokens,
-            "temperature": 0.0 if greedy else sampling.temperature,
+            "temperature": 0.0 if sampling.greedy else sampling.temperature,
             "top_p": sampling.top_p,
-            "top_k": 1 if greedy else sampling.top_k,
+            "top_k": 1 if sampling.greedy else sampling.top_k,
             "min_p": sampling.min_p,
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
@@ -165,7 +123,9 @@ class LlamaCppEngine:
             "seed": -1 if sampling.seed is None else sampling.seed & 0x7FFFFFFF,
             "stop": list(sampling.stop),
             # The order of vLLM. The likeliest token is found 5 % faster without sorting the vocabulary
-            "samplers": ["penalties", "top_k"] if greedy else ["penalties", "temperature", "top_k", "top_p", "min_p"],
+            "samplers": ["penalties", "top_k"]
+            if sampling.greedy
+            else ["penalties", "temperature", "top_k", "top_p", "min_p"],
             "cache_prompt": True,
         }
         if sampling.logprobs is not None:
@@ -186,9 +146,3 @@ class LlamaCppEngine:
 def _choice(token: dict[str, Any], count: int) -> TokenChoice:
     top = tuple((one["token"], one["logprob"]) for one in token["top_logprobs"][:count])
     return TokenChoice(token["token"], token["logprob"], top)
-
-
-def _last_line(log: Path) -> str:
-    """The end of what the process wrote to its log."""
-    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it gave no reason")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 Finish = Literal["stop", "length"]
+LEAST_TEMPERATURE = 1e-3  # below it, logits divided by it overflow, and answers break
 
 
 class EngineFault(RuntimeError):
@@ -49,6 +50,11 @@ class Sampling:
     json_schema: Mapping[str, Any] | None = None
     grammar: str | None = None
     adapter: str | None = None  # the name of a LoRA adapter over the model
+
+    @property
+    def greedy(self) -> bool:
+        """Whether each token is the likeliest."""
+        return self.temperature < LEAST_TEMPERATURE
 
 
 @dataclass(frozen=True)

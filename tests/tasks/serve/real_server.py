@@ -103,9 +103,11 @@ class Server:
 
     def engines(self) -> list[int]:
         """The process ids of its engines."""
-        found = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+        found = subprocess.run(["ps", "-wweo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
         rows = [line.split(None, 2) for line in found.splitlines()[1:]]
-        return [int(pid) for pid, parent, words in rows if int(parent) == self.process.pid and "llama_server" in words]
+        programs = ("models.runtimes.llama_server", "tasks.serve.engines.transformers.server")
+        own = [(int(pid), words) for pid, parent, words in rows if int(parent) == self.process.pid]
+        return [pid for pid, words in own if any(program in words for program in programs)]
 
     def metric(self, name: str) -> float:
         """The sum of a metric over its labels."""

@@ -1,0 +1,118 @@
+"""A release with virtual tokens on a real server, which serves it by transformers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from models.runtimes.transformers import TransformersRuntime
+from tasks.export.release import open_release
+from tasks.serve.control import command
+from tests.tasks.posttrain.test_virtual_tokens import TOKENS, drawn
+from tests.tasks.serve.real_server import Server, release_of, serving
+from tests.tasks.tiny_model import make_model
+
+CONTEXT = 1024
+MESSAGES = [{"role": "user", "content": "Where does the fox live?"}]
+SETTINGS = {"engine": {"slots": 4, "threads": 1}, "swap_seconds": 0.1}
+
+
+@dataclass
+class Served:
+    """The server, and the release's runtime as `gristmill chat` opens it."""
+
+    server: Server
+    runtime: TransformersRuntime
+
+    def ask(self, **fields: Any) -> httpx.Response:
+        asked = {"messages": MESSAGES, "temperature": 0, "max_tokens": 24, **fields}
+        return httpx.post(f"{self.server.url}/v1/chat/completions", json=asked, timeout=60)
+
+    def running(self) -> int:
+        """The requests that the engine works on, by its own count."""
+        (pid,) = self.server.engines()
+        (path,) = re.findall(r'"socket": "([^"]+)"', Path(f"/proc/{pid}/cmdline").read_text())
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(path)
+            asking.sendall(b'{"running": true}\n')
+            count: int = json.loads(asking.makefile().readline())["running"]
+        return count
+
+
+@pytest.fixture(scope="module")
+def served(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that llama.cpp's release was swapped on."""
+    folder = tmp_path_factory.mktemp("prefix")
+    base = make_model(folder / "base", context=CONTEXT)
+    prefix = release_of(folder, drawn("prefix", base, folder / "sft") / "model", {"formats": ["safetensors"]})
+    with serving(release, folder, SETTINGS) as server:
+        before = server.lines[:]
+        *_, last = command(server.state, command="swap", release=str(prefix))
+        assert last["done"]["model"] == "tiny"
+        assert any("Starting llama.cpp" in line for line in before)
+        runtime = open_release(prefix)
+        assert isinstance(runtime, TransformersRuntime)
+        yield Served(server, runtime)
+
+
+def within(seconds: float, holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until, f"not within {seconds:g} s"
+        time.sleep(0.05)
+
+
+def test_it_answers_what_chat_does_and_proves_it(served: Served) -> None:
+    runtime, server = served.runtime, served.server
+    answer = served.ask(logprobs=True, top_logprobs=2).json()["choices"][0]
+    expected = runtime.greedy(runtime.chat_ids(MESSAGES), 24)
+    assert answer["message"]["content"].strip() == runtime.chat(MESSAGES, 24)
+    assert [one["token"] for one in answer["logprobs"]["content"]] == [runtime.decode([id]) for id in expected]
+    likely = float(runtime.chat_log_probabilities(MESSAGES)[expected[0]])
+    assert answer["logprobs"]["content"][0]["logprob"] == pytest.approx(likely, abs=1e-5)
+
+    (model,) = httpx.get(f"{server.url}/v1/models").json()["data"]
+    assert model["context"] == CONTEXT - TOKENS
+    assert any("Starting transformers with" in line for line in server.lines)
+    assert any("proved as safetensors" in line for line in server.lines)
+    assert httpx.get(f"{server.url}/ready").status_code == 200
+    assert server.metric("vllm:generation_tokens_total") > 0
+
+
+def test_what_it_cannot_follow_is_refused_by_name(served: Served) -> None:
+    for form in ({"grammar": 'root ::= "a"'}, {"response_format": {"type": "json_object"}}):
+        refused = served.ask(**form)
+        assert refused.status_code == 400
+        assert re.search("transformers, which takes no (grammar|json schema)", refused.text)
+
+
+def test_a_killed_engine_is_told_of_and_comes_back(served: Served) -> None:
+    right, (killed,) = served.ask().json()["choices"], served.server.engines()
+    asked = {"messages": MESSAGES, "temperature": 0, "stream": True}
+    with httpx.stream("POST", f"{served.server.url}/v1/chat/completions", json=asked, timeout=60) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        os.kill(killed, signal.SIGKILL)
+        assert '"message":"The engine failed. Try again soon."' in "".join(lines)
+    within(60, lambda: served.server.engines() not in ([], [killed]))
+    within(60, lambda: httpx.get(f"{served.server.url}/ready").status_code == 200)
+    assert served.ask().json()["choices"] == right
+
+
+def test_an_answer_stops_within_a_second_of_its_client_leaving(served: Served) -> None:
+    asked = {"messages": MESSAGES, "temperature": 0, "stream": True, "n": 3}
+    with httpx.stream("POST", f"{served.server.url}/v1/chat/completions", json=asked, timeout=60) as answer:
+        next(answer.iter_lines())
+        assert served.running() == 3
+    within(1, lambda: served.running() == 0)
