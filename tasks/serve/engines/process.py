@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,8 +21,8 @@ class EngineProcess:
     """`python -m MODULE SPEC`, which prints `ready` once it listens. `name` is the engine's in errors, and what the
     program writes to stderr goes to `log`."""
 
-    def __init__(self, name: str, module: str, log: Path) -> None:
-        self.name, self.module, self.log = name, module, log
+    def __init__(self, name: str, module: str, log: Path, environment: Mapping[str, str] = os.environ) -> None:
+        self.name, self.module, self.log, self.environment = name, module, log, environment
         self._process: asyncio.subprocess.Process | None = None
         self._folder: TemporaryDirectory[str] | None = None
 
@@ -52,7 +52,7 @@ class EngineProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "PYTHONSAFEPATH": "1"},
+                env={**self.environment, "PYTHONSAFEPATH": "1"},
                 start_new_session=True,  # Ctrl-C at a terminal is for the parent, which ends this process in order
             )
         assert self._process.stdout is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from models.tokenizer import SPECIAL_TOKENS, beginning, save_tokenizer
 from storage.errors import ConfigError, StoreError
 from tasks.export.formats import FORMATS
 from tasks.export.release import release_name
+from tasks.serve.config import EngineConfig, ServeConfig
+from tasks.serve.open_models import kind_of, make_engine
 from tasks.serve.release import Release, choose_format, open_release
 from tests.models.families import FAMILIES
 from tests.tasks.serve.real_server import HERMES, release_of
@@ -149,12 +152,34 @@ def test_the_format_is_one_that_the_engine_opens(tmp_path: Path) -> None:
         choose_format(release, "llama.cpp", "gguf-q8_0")
     with pytest.raises(StoreError, match="tiny doesn't hold safetensors for"):
         choose_format(release, "llama.cpp", "safetensors")
-    config = FORMATS["safetensors"].path(release.folder) / "config.json"
+    assert choose_format(release, "transformers", None) == "safetensors"
+    with pytest.raises(StoreError, match="tiny doesn't hold gguf-f32 for transformers"):
+        choose_format(release, "transformers", "gguf-f32")
+
+
+def test_virtual_tokens_choose_their_engine(tmp_path: Path) -> None:
+    plain = Release("tiny", make_release(tmp_path), "", {})
+    assert kind_of(EngineConfig(), plain) == "llama.cpp"
+    config = plain.folder / "config.json"
     config.write_text(config.read_text().replace("{", '{"gristmill_virtual_tokens": 4,', 1))
-    with pytest.raises(
-        ConfigError, match=r"tiny has virtual tokens before every text, which llama\.cpp and vLLM don't"
-    ):
-        choose_format(release, "llama.cpp", "gguf-q8_0")
+    release = replace(plain)
+    assert kind_of(EngineConfig(), release) == "transformers"
+    assert choose_format(release, "transformers", None) == "safetensors"
+    for kind in ("llama.cpp", "vllm"):
+        assert kind_of(EngineConfig(name=kind), release) == kind
+        with pytest.raises(ConfigError, match=f"tiny has virtual tokens before every text, which {kind} doesn't read"):
+            choose_format(release, kind, None)
+
+
+@pytest.mark.parametrize(("named", "settings"), [("adapters", {}), ("draft", {"draft": True})])
+def test_what_transformers_cannot_serve_is_refused_before_it_starts(
+    named: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    release = Release("tiny", tmp_path, "", {})
+    config = ServeConfig(state=tmp_path, engine=EngineConfig(**settings))
+    adapted = {"formal": release} if named == "adapters" else {}
+    with pytest.raises(ConfigError, match=f"tiny is served by transformers, which takes no {named}"):
+        make_engine(config, "transformers", release, "safetensors", 64, "tiny", adapted, print)
 
 
 def test_a_profile_is_meant_by_its_release_and_its_number() -> None:

@@ -16,8 +16,10 @@ from typing import Any
 
 import orjson
 
+from tasks.children.environment import training_environment
 from tasks.serve.engines.process import STOP_SECONDS, EngineProcess
 from tasks.serve.engines.protocol import EngineFault, EngineRefusal, Piece, Sampling, TokenChoice
+from tasks.stage.runtime import ComputeRuntime
 
 LONGEST_LINE = 16 << 20  # bytes
 
@@ -46,7 +48,8 @@ class TransformersEngine:
 
     def __init__(self, spec: TransformersSpec, log: Path) -> None:
         self._spec = spec
-        self._process = EngineProcess(self.name, "tasks.serve.engines.transformers.server", log)
+        environment = training_environment(ComputeRuntime(threads=spec.threads))  # made for torch, not for training
+        self._process = EngineProcess(self.name, "tasks.serve.engines.transformers.server", log, environment)
 
     @property
     def alive(self) -> bool:
