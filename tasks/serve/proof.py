@@ -76,7 +76,7 @@ async def check_served(
             return ServedProof(format, "not reported")
         except EngineRefusal as refusal:
             raise ParityError(f"The engine refuses probe {number} of {format}: {refusal}", REMEDY) from refusal
-    limit = _limit(recorded, format) + further
+    limit = _limit(recorded, format, engine.name) + further
     mean, worst = sum(apart) / len(apart), max(apart)
     if not (mean <= limit and worst <= OF_ONE * limit):
         raise ParityError(
@@ -94,13 +94,14 @@ def change_by_base(parity: Mapping[str, Any], format: str) -> float:
     return TIMES * max(float(recorded["mean_divergence"]), 0.0) + _limit(recorded, format)
 
 
-def _limit(recorded: Mapping[str, Any], format: str) -> float:
-    """The largest mean divergence. Formats other than GGUF are served by another program than the one they were proved
-    in, in bfloat16."""
+def _limit(recorded: Mapping[str, Any], format: str, engine: str = "") -> float:
+    """The largest mean divergence. GGUF files are served by the program that they were proved in, and so is what
+    transformers serves. Others compute in bfloat16."""
     measured: float | None = recorded["runtime_divergence"]
     if measured is None:  # a format whose weights can't be read
         measured = float(recorded["tolerance"]["max_runtime_divergence"]) / TIMES
-    return max(TIMES * measured, SMALLEST) + (0.0 if format.startswith("gguf-") else SIXTEEN_BITS)
+    same = format.startswith("gguf-") or engine == "transformers"
+    return max(TIMES * measured, SMALLEST) + (0.0 if same else SIXTEEN_BITS)
 
 
 def _divergence(recorded: Sequence[tuple[int, float]], served: Sequence[tuple[int, float]]) -> float:

@@ -118,13 +118,14 @@ def test_a_server_that_names_no_ids_proves_nothing(proved_release: Path) -> None
 
 
 def test_the_limit_is_a_few_times_what_was_measured_at_the_release() -> None:
-    def limit(format: str, measured: float | None) -> float:
-        return _limit({"runtime_divergence": measured, "tolerance": {"max_runtime_divergence": 0.01}}, format)
+    def limit(format: str, measured: float | None, engine: str = "") -> float:
+        return _limit({"runtime_divergence": measured, "tolerance": {"max_runtime_divergence": 0.01}}, format, engine)
 
     assert limit("gguf-q8_0", 0.0026) == pytest.approx(0.0104)
     assert limit("gguf-f16", 2e-7) == SMALLEST
     assert limit("gguf-q2_k", None) == 0.01
     assert limit("gptq", 0.0) == SMALLEST + SIXTEEN_BITS
+    assert limit("safetensors", 0.0, "transformers") == SMALLEST
 
 
 def test_the_divergence_is_at_most_that_of_all_tokens() -> None:

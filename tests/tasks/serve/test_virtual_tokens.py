@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import time
@@ -14,9 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from models.kernels.virtual_tokens import FOLDER, VALUES, WEIGHTS
 from models.runtimes.transformers import TransformersRuntime
+from storage.digests import file_digest
+from storage.errors import ServerError
+from storage.manifest import SUMS
 from tasks.export.release import open_release
 from tasks.serve.control import command
 from tests.tasks.posttrain.test_virtual_tokens import TOKENS, drawn
@@ -34,6 +41,7 @@ class Served:
 
     server: Server
     runtime: TransformersRuntime
+    folder: Path
 
     def ask(self, **fields: Any) -> httpx.Response:
         asked = {"messages": MESSAGES, "temperature": 0, "max_tokens": 24, **fields}
@@ -63,7 +71,7 @@ def served(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         assert any("Starting llama.cpp" in line for line in before)
         runtime = open_release(prefix)
         assert isinstance(runtime, TransformersRuntime)
-        yield Served(server, runtime)
+        yield Served(server, runtime, prefix)
 
 
 def within(seconds: float, holds: Callable[[], bool]) -> None:
@@ -88,6 +96,16 @@ def test_it_answers_what_chat_does_and_proves_it(served: Served) -> None:
     assert any("proved as safetensors" in line for line in server.lines)
     assert httpx.get(f"{server.url}/ready").status_code == 200
     assert server.metric("vllm:generation_tokens_total") > 0
+
+
+def test_others_are_not_served_in_their_place(served: Served, tmp_path: Path) -> None:
+    copy = shutil.copytree(served.folder, tmp_path / "release")
+    weights, sums = copy / FOLDER / WEIGHTS, copy / SUMS
+    digest = file_digest(weights)
+    save_file({VALUES: np.zeros_like(load_file(weights)[VALUES])}, weights)
+    sums.write_text(sums.read_text().replace(digest, file_digest(weights)))
+    with pytest.raises(ServerError, match="The engine doesn't serve the released safetensors"):
+        list(command(served.server.state, command="swap", release=str(copy)))
 
 
 def test_what_it_cannot_follow_is_refused_by_name(served: Served) -> None:
