@@ -27,6 +27,7 @@ from tasks.posttrain.check import MEASURED_ROWS, processes_of, row_share
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.methods.grpo import GrpoConfig
+from tasks.posttrain.ppo.config import PpoConfig
 from tasks.posttrain.rollouts.engine import PAGE, TOGETHER
 from tasks.training.adapters.config import LoraConfig
 
@@ -36,7 +37,7 @@ TRL = 120_000_000  # bytes of TRL and its trainer's libraries, in a process on a
 WHOLE = 4  # bytes a parameter in float32
 DENSE = 0.75  # bytes a token of the text with most tokens, beside usual text
 ONE_ANSWER = 0.5  # of a pair with two, and its prompt
-AT_ONCE = 8  # as in tasks/posttrain/rewards/sampling.py, which imports torch
+AT_ONCE = 8  # as in tasks/posttrain/rollouts/sampling.py, which imports torch
 DISTRIBUTION = 28  # bytes for each id of a token that is sampled: its logit, probability, their sums
 
 
@@ -119,7 +120,7 @@ def _most(profile: Profile, name: str, theirs: Any, context: int, *, cuda: bool)
         if samples:
             answers = min(AT_ONCE * rows * setup.micro_batch, rows * setup.micro_batch * setup.micro_steps)
             states = _states(profile, round(setup.trained * whole)) + WHOLE * round((1 - setup.trained) * whole)
-            engine = config.rollout.engine if isinstance(config, GrpoConfig) else "transformers"
+            engine = config.rollout.engine if isinstance(config, GrpoConfig | PpoConfig) else "transformers"
             held = _cache(theirs, TOGETHER, PAGE * (length // PAGE + 2))  # of an engine's largest batch
             cache = held if engine == "continuous" else _cache(theirs, answers, length)
             bytes_ = max(bytes_, libraries + (1 + (name == "ppo")) * states + frozen + cache)

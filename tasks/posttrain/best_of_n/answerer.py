@@ -1,7 +1,7 @@
 """Who answers prompts several times: an open model, or a model behind an endpoint.
 
 What is sampled follows from the seed of the profile, the row's id and the answer's number, so another `n` keeps the
-answers that there are.
+answers that there are. Continuous batching is the exception: there an answer also depends on those of its batch.
 """
 
 from __future__ import annotations
@@ -46,36 +46,38 @@ class Model:
     def __init__(self, folder: Path | None, config: BestOfNConfig, runtime: Runtime) -> None:
         import torch
 
-        from models.pretrained import context_of, open_pretrained
+        from models.pretrained import allocate_pretrained, context_of, open_pretrained
         from models.runtimes.greedy import ends_of
         from models.tokenizer import load_tokenizer
         from tasks.children.devices import device_of
+        from tasks.posttrain.rollouts.open import open_engine
 
         assert folder is not None
-        torch.set_num_threads(runtime.compute.cpu_threads())
-        self.config, self.model = config, open_pretrained(folder, device_of(runtime.compute))
-        self.tokenizer = load_tokenizer(folder)
-        self.ends = ends_of(self.model, self.tokenizer)
-        self.room = context_of(self.model.config) - config.max_new_tokens
+        threads = runtime.compute.cpu_threads()
+        torch.set_num_threads(threads)
+        copied = config.rollout.engine == "llama.cpp"  # it reads the folder itself
+        model = allocate_pretrained(folder) if copied else open_pretrained(folder, device_of(runtime.compute))
+        self.config, self.tokenizer = config, load_tokenizer(folder)
+        self.ends = ends_of(model, self.tokenizer)
+        self.room = context_of(model.config) - config.max_new_tokens
+        given = config.rollout, folder, self.tokenizer, self.ends, config.temperature
+        self.engine = open_engine(*given, learned=LEARNED, threads=threads)
+        if not copied:
+            self.engine.update(model)
 
     def answers(self, rows: Sequence[Mapping[str, Any]]) -> list[list[Said]]:
         """As the protocol says."""
-        from tasks.posttrain.rewards.sampling import sample
+        from tasks.posttrain.rollouts.sampling import seed_of
 
         prompts = [self._ids(row["prompt"]) for row in rows]
         asked = [(number, which) for number, ids in enumerate(prompts) if ids for which in range(self.config.n)]
-        answers = sample(
-            self.model,
-            self.tokenizer,
+        answers = self.engine.sample(
             [prompts[number] for number, _ in asked],
-            [_name(self.config, rows[number]["id"], which) for number, which in asked],
-            self.ends,
+            [seed_of(_name(self.config, rows[number]["id"], which)) for number, which in asked],
             self.config.max_new_tokens,
-            temperature=self.config.temperature,
-            learned=LEARNED,
         )
         said: list[list[Said]] = [[] if ids else [Said("", 0, "overlong")] for ids in prompts]
-        for (number, _), ids in zip(asked, answers, strict=True):
+        for (number, _), (ids, _) in zip(asked, answers, strict=True):
             reply = Reply.of(answer_text(self.tokenizer, ids, self.ends), finished=ids[-1] in self.ends)
             said[number].append(Said(reply.text, len(ids), reply.fault))
         return said

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from tasks.base import BaseConfig
 from tasks.endpoint.config import EndpointConfig
 from tasks.posttrain.rewards.config import ExactReward, Reward, check_names, check_none_of_environment
+from tasks.posttrain.rollouts.config import EngineConfig
 from tasks.stage.config import StageConfig
 
 
@@ -42,6 +43,11 @@ class BestOfNConfig(StageConfig):
     max_new_tokens: int = Field(64, ge=1, description="maximum tokens of an answer. One that is cut there isn't chosen")
     max_dropped_share: float = Field(0.9, ge=0, le=1, description="largest share of prompts that give nothing")
     seed: int = Field(0, ge=0, description="seed of the draw of prompts and of the samples")
+    rollout: EngineConfig = Field(
+        default_factory=EngineConfig,
+        exclude_if=lambda rollout: rollout == EngineConfig(),  # so that keys from before this field stay valid
+        description="what samples the answers of the model or of a teacher",
+    )
     teacher: BaseConfig | None = Field(
         None,
         description="a model outside the chain that answers, with whatever vocabulary (null: the model of the link "
@@ -72,6 +78,8 @@ class BestOfNConfig(StageConfig):
         check_none_of_environment(self.rewards)
         if self.endpoint is not None and self.teacher is not None:
             raise ValueError("a teacher and an endpoint would both answer: leave one out")
+        if self.endpoint is not None and self.rollout != EngineConfig():
+            raise ValueError("an endpoint answers, and rollout is for a model that this machine runs: leave one out")
         if not self.rewards and self.n > 1:
             raise ValueError(f"n is {self.n}, but no reward says which of the answers is best: set n to 1, or rewards")
         if not self.rewards and self.asks_model:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from models.kernels.virtual_tokens import virtual_tokens
+from models.pretrained import load_config
 from storage.artifact import Artifact
+from storage.errors import ConfigError
 from storage.shards.documents import Verdict, shard_name, write_ledger
 from storage.shards.lines import read_json_lines
 from tasks.base import base
@@ -18,6 +21,7 @@ from tasks.posttrain.best_of_n.config import BestOfNConfig
 from tasks.posttrain.rewards.config import measures_of
 from tasks.posttrain.rewards.outside import check_here as check_rewards_here
 from tasks.posttrain.rewards.outside import fingerprints, report_rewards
+from tasks.posttrain.rollouts.config import check_engine_here
 from tasks.posttrain.rows.row_sources import files_of
 from tasks.stage import stage
 from tasks.stage.decorator import STAGES
@@ -42,6 +46,7 @@ def check_here(config: BestOfNConfig, runtime: Runtime) -> None:
     check_rewards_here(config.rewards, "best_of_n")
     if config.endpoint is None:
         check_device_here(runtime)
+        check_engine_here("best_of_n", config.rollout)
     else:
         address_of(config.endpoint, "best_of_n.endpoint")
         api_key(config.endpoint, "best_of_n.endpoint")
@@ -71,6 +76,12 @@ def best_of_n(
         model = out.obtain(base, config.teacher, name="best_of_n.teacher").part("model")
     if model is not None:
         check_tokenizer(model.path)
+        if config.rollout.engine != "transformers" and virtual_tokens(load_config(model.path)):
+            raise ConfigError(
+                f"best_of_n.rollout.engine is {config.rollout.engine}, which can't read virtual tokens, and the model "
+                "has some before every text.",
+                "Choose the engine transformers.",
+            )
     known = known_answers(out.ever_made(), out.unfinished(), out.warn) if config.endpoint else ()
     spec = BestOfNSpec(
         config=config,

@@ -14,7 +14,7 @@ from transformers import Trainer
 
 from models.kernels.cross_entropy import IGNORED
 from models.runtimes.greedy import ends_of
-from tasks.posttrain.rewards.sampling import numbers_of, sample
+from tasks.posttrain.rollouts.sampling import numbers_of, sample, seed_of
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.instruction import prompt_tokens
 
@@ -79,9 +79,9 @@ def own_answers(
     answered = list(rows)
     prompts = [row["input_ids"][: prompt_tokens(row["labels"])] for row in rows]
     names = [f"on-policy {seed} {' '.join(map(str, ids))}" for ids in prompts]
-    chosen = [number for number, name in enumerate(names) if float(numbers_of(f"{name} share", 1)) < share]
-    asked, named = [prompts[number] for number in chosen], [names[number] for number in chosen]
-    answers = sample(model, tokenizer, asked, named, ends, max_new_tokens, temperature=1.0, learned=learned)
+    chosen = [number for number, name in enumerate(names) if float(numbers_of(seed_of(f"{name} share"), 1)) < share]
+    asked, seeds = [prompts[number] for number in chosen], [seed_of(names[number]) for number in chosen]
+    answers = sample(model, tokenizer, asked, seeds, ends, max_new_tokens, temperature=1.0, learned=learned)
     for number, prompt, answer in zip(chosen, asked, answers, strict=True):
         answered[number] = {"input_ids": [*prompt, *answer], "labels": [*[IGNORED] * len(prompt), *answer]}
     return OwnAnswers(answered, [len(one) for one in answers], sum(one[-1] not in ends for one in answers))

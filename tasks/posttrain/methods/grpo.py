@@ -23,7 +23,7 @@ from tasks.posttrain.rewards.environments.config import EnvironmentConfig
 from tasks.posttrain.rewards.environments.open import check_environment_here, environment_fingerprints, tools_of
 from tasks.posttrain.rewards.outside import check_rows, open_scorer
 from tasks.posttrain.rewards.watch import check_dropout, check_watch, check_watched
-from tasks.posttrain.rollouts.config import RolloutConfig, check_engine, check_engine_here, check_engine_runtime
+from tasks.posttrain.rollouts.config import GrpoRolloutConfig, check_engine, check_engine_here, check_engine_runtime
 from tasks.posttrain.rollouts.mismatch import MEASURES
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.prompt import PROMPT, prompts_with
@@ -98,9 +98,9 @@ class GrpoConfig(PosttrainConfig):
         "(dynamic sampling, Yu et al. 2025)",
     )
     beta: float = Field(0.04, ge=0, description="strength of the penalty for the KL divergence from the reference")
-    rollout: RolloutConfig = Field(
-        default_factory=RolloutConfig,
-        exclude_if=lambda rollout: rollout == RolloutConfig(),  # so that keys from before this field stay valid
+    rollout: GrpoRolloutConfig = Field(
+        default_factory=GrpoRolloutConfig,
+        exclude_if=lambda rollout: rollout == GrpoRolloutConfig(),  # so that keys from before this field stay valid
         description="what samples the answers",
     )
     environment: EnvironmentConfig | None = Field(
@@ -175,7 +175,6 @@ def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
     from trl import GRPOConfig
 
     from models.runtimes.greedy import ends_of
-    from models.tokenizer import padding_id
     from tasks.posttrain.arguments import arguments_of
     from tasks.posttrain.reward_model.model import Judge
     from tasks.posttrain.rewards.environments.play import player_of
@@ -215,8 +214,11 @@ def _make_trainer(parts: TrainerParts[GrpoConfig]) -> Trainer:
         scorer = open_scorer(config.rewards, judge, parts.digests, parts.runtime, parts.scratch)
     model, tokenizer = parts.common["model"], parts.common["processing_class"]
     ends = ends_of(model, tokenizer)
-    pad, threads = padding_id(tokenizer), parts.runtime.rank_threads
-    engine = open_engine(config.rollout, Path(model.name_or_path), ends, pad, config.temperature, threads)
+    engine = None
+    if config.rollout.engine != "vllm":
+        folder, learned = Path(model.name_or_path), arguments.per_device_train_batch_size
+        asked = config.rollout, folder, tokenizer, ends, config.temperature
+        engine = open_engine(*asked, learned=learned, threads=parts.runtime.rank_threads)
     player = None
     if config.environment is not None:
         longest = parts.max_length - config.generated_tokens

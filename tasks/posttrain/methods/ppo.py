@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.artifact import Artifact
@@ -9,10 +10,13 @@ from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.ppo.config import PpoConfig
 from tasks.posttrain.rewards.outside import check_rows, open_scorer
 from tasks.posttrain.rewards.watch import check_watched
+from tasks.posttrain.rollouts.config import check_engine_here, check_engine_runtime
+from tasks.posttrain.rollouts.mismatch import MEASURES
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.prompt import PROMPT
 from tasks.posttrain.stage import posttrain
 from tasks.stage.output import Output
+from tasks.stage.runtime import Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +36,8 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
     from tasks.posttrain.ppo.trainer import PpoTrainer
     from tasks.posttrain.reward_model.model import MEAN_FIELD, Judge, load_classifier
     from tasks.posttrain.rewards.score import Scorer
+    from tasks.posttrain.rollouts.mismatch import Cost
+    from tasks.posttrain.rollouts.open import open_engine
 
     config, given, common = parts.config, dict(parts.arguments), dict(parts.common)
     for name in ("max_steps", "warmup_steps", "eval_steps"):  # they count rollouts, each of which takes several steps
@@ -40,7 +46,7 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
     arguments = arguments_of(TrainingArguments, given, remove_unused_columns=False, eval_on_start=measured)
     assert parts.judge is not None, "the profile is checked for one"
     policy, adapter, tokenizer = common.pop("model"), common.pop("peft_config", None), common["processing_class"]
-    ends, reference = ends_of(policy, tokenizer), None
+    ends, folder, reference = ends_of(policy, tokenizer), Path(policy.name_or_path), None
     critic = load_classifier(parts.judge, 0, read=not divides(parts.runtime.posttrain))
     if adapter is None:
         reference = parts.load_model().eval().requires_grad_(False)
@@ -57,7 +63,10 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
         judge = Judge.load(parts.judge, arguments.device)
         scorer = open_scorer(config.rewards, judge, parts.digests, parts.runtime, parts.scratch)
     mean, learned = float(getattr(critic.config, MEAN_FIELD, 0.0)), arguments.per_device_train_batch_size
-    sampler = Sampler(config, scorer, reference, tokenizer, ends, mean, learned)
+    asked = config.rollout, folder, tokenizer, ends, config.temperature
+    engine = open_engine(*asked, learned=learned, threads=parts.runtime.rank_threads)
+    cost = Cost(config.rollout.engine)
+    sampler = Sampler(config, scorer, engine, reference, tokenizer, ends, mean, learned, cost)
     trainer = PpoTrainer(sampler, model=policy, args=arguments, **common)
     if reference is not None:
         callable_beside(trainer, reference)
@@ -67,6 +76,12 @@ def _make_trainer(parts: TrainerParts[PpoConfig]) -> Trainer:
 def _check_rows(config: PpoConfig, train: Sequence[Row], held_out: Sequence[Row]) -> None:
     check_watched(config, len(train), len(held_out), "ppo")
     check_rows(config.rewards, train, held_out, "ppo")
+
+
+def _check_more(config: PpoConfig, runtime: Runtime, here: bool) -> None:
+    check_engine_runtime("ppo", config.rollout, runtime)
+    if here:
+        check_engine_here("ppo", config.rollout)
 
 
 PPO = Method(
@@ -88,11 +103,13 @@ PPO = Method(
         "answer_tokens": "answer_tokens",
         "rewards/model/mean": "model_reward",  # here for its place in the log
         "completions/mean_length": "answer_tokens",
+        **MEASURES,
     },
     curve="reward",
     check_rows=_check_rows,
     rewards_of=lambda config: config.rewards,
-    facts=lambda trainer: trainer.scorer.facts(),
+    facts=lambda trainer: trainer.facts(),
+    check_more=_check_more,
     samples=True,
 )
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.rewards.config import ModelReward, Reward, check_names, check_none_of_environment
 from tasks.posttrain.rewards.watch import check_dropout, check_watch
+from tasks.posttrain.rollouts.config import RolloutConfig, check_engine
 
 
 def _model() -> list[Reward]:
@@ -43,6 +44,11 @@ class PpoConfig(PosttrainConfig):
         None, gt=0, description="nats an answer towards which beta is adapted (Ziegler et al. 2019). null: it is fixed"
     )
     horizon: int = Field(10_000, ge=1, description="answers over which beta is adapted")
+    rollout: RolloutConfig = Field(
+        default_factory=RolloutConfig,
+        exclude_if=lambda rollout: rollout == RolloutConfig(),  # so that keys from before this field stay valid
+        description="what samples the answers",
+    )
     max_kl: float | None = Field(
         1.0, gt=0, description="KL divergence from the reference, in nats a token, beyond which a run ends (null: none)"
     )
@@ -67,6 +73,7 @@ class PpoConfig(PosttrainConfig):
         check_dropout(self.adapter)
         check_names(self.rewards)
         check_none_of_environment(self.rewards)
+        check_engine(self, self.rollout)
         check_watch(self)
         if self.target_kl is not None and not self.beta:
             raise ValueError("target_kl adapts beta by a factor, which can't change 0: raise beta")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -39,6 +41,17 @@ def attach(policy: Any, critic: PreTrainedModel, temperature: float, adapter: Lo
 def detach(policy: Any) -> None:
     """Remove the critic."""
     del policy.critic, policy.forward
+
+
+@contextmanager
+def alone(policy: Any) -> Iterator[Any]:
+    """The policy without the critic in the block, for what takes its weights."""
+    critic, forward = policy.critic, policy.forward
+    detach(policy)
+    try:
+        yield policy
+    finally:
+        policy.critic, policy.forward = critic, forward
 
 
 def log_probabilities(model: Any, ids: Tensor, mask: Tensor, width: int, temperature: float) -> Tensor:

@@ -21,6 +21,7 @@ from tasks.posttrain.ppo import equations
 from tasks.posttrain.ppo.policy import detach
 from tasks.posttrain.ppo.rollout import Rollout, Sampler
 from tasks.posttrain.rewards.held_out import HeldOutRewards
+from tasks.posttrain.rollouts.mismatch import MEAN, check_mismatch
 
 COUNTED = ("/asked", "/failed", "/none")  # once a rollout, so that sums over steps are right
 ROLLOUT, STATE, CRITIC = "rollout.safetensors", "ppo.json", "critic.safetensors"  # in a checkpoint
@@ -67,20 +68,24 @@ class PpoTrainer(HeldOutRewards, Trainer):
         name = f"{self.args.seed} {self.state.global_step}"
         self._rollout, self._of_rollout = self.sampler.sample(policy, rows, self.coefficient, name)
         policy.train()
-        self._of_rollout["coefficient"] = self.coefficient
         config = self.sampler.config
+        if config.rollout.corrected:
+            check_mismatch(self._of_rollout[MEAN], config.rollout, self.state.global_step + 1, self.section)
+        self._of_rollout["coefficient"] = self.coefficient
         if config.target_kl is not None:
             kl = self._of_rollout["kl_of_answer"]
             self.coefficient = equations.adapt_beta(self.coefficient, kl, config.target_kl, batch, config.horizon)
 
     def compute_loss(self, model: Any, inputs: Rollout, *_: Any, **__: Any) -> Tensor:
         """The clipped policy loss plus the weighted clipped value loss (Schulman et al. 2017, equation 9, without
-        entropy), each a mean over the tokens of all answers of the rollout."""
+        entropy), each a mean over the tokens of all answers of the rollout. Another engine's answers have weights in
+        the former."""
         config, mask_BT = self.sampler.config, inputs["answer_mask"]
         tokens = self._rollout["answer_mask"].sum()
         log_policy_BT, values_BT = model(ids=inputs["ids"], mask=inputs["mask"], answer=mask_BT.shape[1])
         values_BT = values_BT - self.sampler.mean
         policy_BT = equations.policy_losses(log_policy_BT, inputs["log_old"], inputs["advantages"], config.clip)
+        policy_BT = policy_BT * inputs.get("weights", 1.0)
         value_BT = equations.value_losses(values_BT, inputs["values"], inputs["returns"], config.value_clip)
         policy_loss, value_loss = ((losses_BT * mask_BT).sum() / tokens for losses_BT in (policy_BT, value_BT))
         beyond_BT = ((log_policy_BT - inputs["log_old"]).exp() - 1).abs() > config.clip
@@ -89,6 +94,10 @@ class PpoTrainer(HeldOutRewards, Trainer):
         self._sums["clipped"] += float((beyond_BT * mask_BT).sum() / tokens)
         # Engines take the mean over the processes, each of which has the sum over its share
         return (policy_loss + config.value_weight * value_loss) * self.args.world_size
+
+    def facts(self) -> dict[str, Any]:
+        """What rewards and rollouts took."""
+        return {**self.scorer.facts(), **self.sampler.cost.facts()}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as the trainer does, with the measures of the rollout and of the step."""

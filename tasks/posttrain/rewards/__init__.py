@@ -10,7 +10,6 @@ outside.py           what these three need: files in the key, checks, and how th
 environments/        what replies to answers, so that conversations are rewarded
 score.py             all rewards of a profile over a batch of answers, and their weighted sum
 watch.py             failures, the KL budget and the held-out reward, which end a run
-sampling.py          answers, each with random numbers of its own
 ranks.py             what each of several processes does of a batch of answers
 held_out.py          for every trainer that samples: rewards on held-out prompts
 trainer.py           TRL's GRPOTrainer with all of these

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -30,11 +29,11 @@ from tasks.posttrain.rewards.config import OVERLONG, OverlongConfig
 from tasks.posttrain.rewards.environments.play import Episode, Player, check_broken, measures_of
 from tasks.posttrain.rewards.held_out import HeldOutRewards, Reply, Watched, seeded
 from tasks.posttrain.rewards.ranks import gathered, on_first, share_of
-from tasks.posttrain.rewards.sampling import sample, seed_of
 from tasks.posttrain.rewards.score import Answer, Failed, Scorer, answer_to
-from tasks.posttrain.rollouts.config import RolloutConfig
+from tasks.posttrain.rollouts.config import GrpoRolloutConfig
 from tasks.posttrain.rollouts.engine import Engine, Sample
-from tasks.posttrain.rollouts.mismatch import KL, MEAN, check_mismatch, kl_of
+from tasks.posttrain.rollouts.mismatch import KL, MEAN, Cost, check_mismatch, kl_of
+from tasks.posttrain.rollouts.sampling import seed_of
 from tasks.training.checkpoint_marker import refusal
 
 # Measures that TRL takes per token of a micro-batch, if each token has a ratio
@@ -100,7 +99,7 @@ class Learned(Watched, Protocol):
         """How often groups that are alike may be replaced."""
 
     @property
-    def rollout(self) -> RolloutConfig:
+    def rollout(self) -> GrpoRolloutConfig:
         """What samples the answers."""
 
 
@@ -110,7 +109,8 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
 
     Each process samples and learns from its share of the prompts. All know all groups and their rewards, so that they
     agree on what is refilled and on what losses are divided by. `reference` loads the model that the divergence is
-    measured from, unless an adapter is trained: then it is the model without that."""
+    measured from, unless an adapter is trained: then it is the model without that. Without an `engine` TRL runs vLLM.
+    """
 
     section = "grpo"
 
@@ -127,7 +127,7 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
     ) -> None:
         self.config, self.watched, self.scorer, self.engine, self.player = config, config, scorer, engine, player
         self._of_step = -1  # the step whose weights the engine has
-        self._rollout_seconds, self._rollout_tokens = 0.0, 0
+        self._cost = Cost(config.rollout.engine)
         self._episodes: list[Episode] = []  # of this batch, those of replaced groups too
         self._rows = settings["train_dataset"]  # all, where train_dataset will be those of the run in their order
         self._groups: list[Group] = []
@@ -248,29 +248,20 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
         return replies
 
     def _drawn(self, prompts: Sequence[list[int]], names: Sequence[str]) -> list[Sample]:
-        """An answer to each prompt, by the engine of the profile. TRL itself runs vLLM."""
-        began = time.perf_counter()
-        most = self.watched.max_new_tokens
-        if self.config.rollout.engine == "vllm":
-            drawn = self._generate_single_turn(list(prompts), None, {}, 1)
-            samples = [Sample(*each) for each in zip(*drawn, strict=True)]
-        else:
-            samples = self._sampled(self.accelerator.unwrap_model(self.model), prompts, names, most)
-        self._rollout_seconds += time.perf_counter() - began
-        self._rollout_tokens += sum(len(sample.ids) for sample in samples)
-        return samples
+        """An answer to each prompt, by the engine of the profile."""
+        return self._cost.counted(lambda: self._sampled(prompts, names))
 
-    def _sampled(self, model: Any, prompts: Sequence[list[int]], names: Sequence[str], most: int) -> list[Sample]:
+    def _sampled(self, prompts: Sequence[list[int]], names: Sequence[str]) -> list[Sample]:
         if self.engine is None:
-            learned = self.args.per_device_train_batch_size
-            given = model, self.processing_class, prompts, names, self.eos_token_ids, most
-            return [Sample(ids, None) for ids in sample(*given, temperature=self.temperature, learned=learned)]
+            drawn = self._generate_single_turn(list(prompts), None, {}, 1)
+            return [Sample(*each) for each in zip(*drawn, strict=True)]
+        model = self.accelerator.unwrap_model(self.model)
         was_training = model.training
         model.eval()
         if self._of_step != self.state.global_step:
             self.engine.update(model)
             self._of_step = self.state.global_step
-        samples = self.engine.sample(prompts, list(map(seed_of, names)), most)
+        samples = self.engine.sample(prompts, list(map(seed_of, names)), self.watched.max_new_tokens)
         model.train(was_training)
         return samples
 
@@ -301,12 +292,7 @@ class WatchedGrpo(HeldOutRewards, GRPOTrainer):
 
     def facts(self) -> dict[str, Any]:
         """What rewards and rollouts took."""
-        rollouts = {
-            "rollout_engine": self.config.rollout.engine,
-            "rollout_seconds": round(self._rollout_seconds, 2),
-            "rollout_tokens": self._rollout_tokens,
-        }
-        return {**self.scorer.facts(), **rollouts}
+        return {**self.scorer.facts(), **self._cost.facts()}
 
     def _rendered(self, row: Mapping[str, Any]) -> list[int]:
         ids: list[int] = render(self.processing_class, row["prompt"], add_generation_prompt=True)["input_ids"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -34,15 +34,28 @@ class VllmConfig(StageConfig):
         return self
 
 
-class RolloutConfig(StageConfig):
-    """What samples answers. Where its probabilities aren't the trainer's, an answer's loss is weighed by the ratio of
-    the two (truncated or masked importance sampling, Yao et al. 2025)."""
+class EngineConfig(StageConfig):
+    """What samples answers."""
+
+    takes_vllm: ClassVar[bool] = False
 
     engine: Literal["transformers", "continuous", "llama.cpp", "vllm"] = Field(
         "transformers",
         description="transformers: the trained model itself. continuous: it too, by transformers' continuous batching. "
-        "llama.cpp: a copy on the CPU. vllm: a copy on GPUs, for which vLLM must be installed",
+        "llama.cpp: a copy on the CPU. vllm (grpo only): a copy on GPUs, for which vLLM must be installed",
     )
+
+    @model_validator(mode="after")
+    def _runs_here(self) -> Self:
+        if self.engine == "vllm" and not self.takes_vllm:
+            raise ValueError("TRL's trainer runs vllm, so it is for grpo only: choose another engine")
+        return self
+
+
+class RolloutConfig(EngineConfig):
+    """What samples answers. Where its probabilities aren't the trainer's, an answer's loss is weighed by the ratio of
+    the two (truncated or masked importance sampling, Yao et al. 2025)."""
+
     correction: Correction = Field(
         "token_truncate",
         description="of each token's ratio or of a whole answer's, and what becomes of one above `cap`: it is lowered "
@@ -55,7 +68,6 @@ class RolloutConfig(StageConfig):
         description="mean difference of log-probabilities, in nats a token of a step, beyond which a run ends (null: "
         "none)",
     )
-    vllm: VllmConfig | None = Field(None, description="settings of engine vllm (null: colocated)")
 
     @property
     def corrected(self) -> bool:
@@ -68,6 +80,19 @@ class RolloutConfig(StageConfig):
         for name in () if self.corrected else OF_OTHERS:
             if getattr(self, name) != default[name].default:
                 raise ValueError(f"{name} doesn't apply to transformers, which samples by the trainer's probabilities")
+        return self
+
+
+class GrpoRolloutConfig(RolloutConfig):
+    """What samples answers, vLLM too. Where its probabilities aren't the trainer's, an answer's loss
+    is weighed by the ratio of the two (truncated or masked importance sampling, Yao et al. 2025)."""
+
+    takes_vllm: ClassVar[bool] = True
+
+    vllm: VllmConfig | None = Field(None, description="settings of engine vllm (null: colocated)")
+
+    @model_validator(mode="after")
+    def _has_settings_of_its_engine(self) -> Self:
         if self.vllm is not None and self.engine != "vllm":
             raise ValueError(f"vllm has settings, but the engine is {self.engine}: leave them out")
         return self
@@ -84,7 +109,7 @@ def check_engine(config: PosttrainConfig, rollout: RolloutConfig) -> None:
         )
 
 
-def check_engine_runtime(name: str, rollout: RolloutConfig, runtime: Runtime) -> None:
+def check_engine_runtime(name: str, rollout: EngineConfig, runtime: Runtime) -> None:
     """Raises ConfigError for an engine that this runtime's devices can't have."""
     engine = runtime.posttrain.engine
     if rollout.engine != "transformers" and engine != "ddp":
@@ -101,7 +126,7 @@ def check_engine_runtime(name: str, rollout: RolloutConfig, runtime: Runtime) ->
         )
 
 
-def check_engine_here(name: str, rollout: RolloutConfig) -> None:
+def check_engine_here(name: str, rollout: EngineConfig) -> None:
     """Raises ConfigError for an engine whose package is missing."""
     package = {"vllm": "vllm", "llama.cpp": "xllamacpp"}.get(rollout.engine)
     if package is not None and find_spec(package) is None:

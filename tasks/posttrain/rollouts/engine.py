@@ -1,15 +1,15 @@
-"""The interface of an engine that samples answers, and transformers' continuous batching as one.
-
-TRL's own engines, transformers' `generate` and vLLM, have no class here: its trainer runs them.
-"""
+"""The interface of an engine that samples answers, and both ways of transformers. TRL's trainer runs vLLM itself."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from storage.errors import TrainingError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 TOGETHER = 64  # answers. llama.cpp holds at most 256 sequences
 PAGE = 32  # tokens of the cache that prompts share as a whole
@@ -24,13 +24,34 @@ class Sample(NamedTuple):
 
 
 class Engine(Protocol):
-    """Samples answers by probabilities of its own, which are close to the trainer's."""
+    """Samples answers by the trainer's probabilities, or by its own, which are close to them."""
 
     def update(self, model: Any) -> None:
         """Take the weights of a model of transformers, whose adapter counts, if it has one."""
 
     def sample(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], most: int) -> list[Sample]:
         """An answer of at most `most` tokens to each prompt, drawn by the seed beside it."""
+
+
+class TransformersEngine:
+    """The trained model itself, by `generate`. `learned` answers are in a forward pass of the training."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, ends: Sequence[int], temperature: float, learned: int
+    ) -> None:
+        self.tokenizer, self.ends, self.temperature, self.learned = tokenizer, ends, temperature, learned
+        self._model: Any = None
+
+    def update(self, model: Any) -> None:
+        """Take the model, not a copy."""
+        self._model = model
+
+    def sample(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], most: int) -> list[Sample]:
+        """As the interface says. Raises OutOfMemory if one answer doesn't fit."""
+        from tasks.posttrain.rollouts.sampling import sample
+
+        given = self._model, self.tokenizer, prompts, seeds, self.ends, most
+        return [Sample(ids, None) for ids in sample(*given, temperature=self.temperature, learned=self.learned)]
 
 
 class ContinuousEngine:
@@ -51,7 +72,7 @@ class ContinuousEngine:
         from transformers import GenerationConfig
         from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-        longest = max(map(len, prompts)) + most
+        longest = max(map(len, prompts), default=0) + most
         drawn = GenerationConfig(
             max_new_tokens=most,
             do_sample=True,
@@ -68,7 +89,7 @@ class ContinuousEngine:
             max_batch_tokens=max(512, TOGETHER),
             max_requests_per_batch=TOGETHER,
             return_logprobs=True,
-            seed=seeds[0] % 2**31,
+            seed=next(iter(seeds), 0) % 2**31,
         )
         outputs = self._model.generate_batch(
             list(map(list, prompts)), generation_config=drawn, continuous_batching_config=batching

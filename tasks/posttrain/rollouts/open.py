@@ -4,25 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tasks.posttrain.rollouts.config import RolloutConfig
-from tasks.posttrain.rollouts.engine import ContinuousEngine, Engine
+from models.tokenizer import padding_id
+from tasks.posttrain.rollouts.config import EngineConfig, GrpoRolloutConfig
+from tasks.posttrain.rollouts.engine import ContinuousEngine, Engine, TransformersEngine
 from tasks.posttrain.rollouts.llama_cpp import LlamaCppEngine
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 
 def open_engine(
-    rollout: RolloutConfig, folder: Path, ends: Sequence[int], pad: int, temperature: float, threads: int
-) -> Engine | None:
-    """The engine of a profile over the model in a folder, or None for one that TRL runs."""
-    if rollout.engine == "continuous":
-        return ContinuousEngine(ends, pad, temperature)
+    rollout: EngineConfig,
+    folder: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    ends: Sequence[int],
+    temperature: float,
+    *,
+    learned: int,
+    threads: int,
+) -> Engine:
+    """The engine of a profile over the model in a folder. It has the weights of that, or needs an update first."""
     if rollout.engine == "llama.cpp":
         return LlamaCppEngine(folder, ends, temperature, threads)
-    return None
+    if rollout.engine == "continuous":
+        return ContinuousEngine(ends, padding_id(tokenizer), temperature)
+    return TransformersEngine(tokenizer, ends, temperature, learned)
 
 
-def vllm_arguments(rollout: RolloutConfig) -> dict[str, Any]:
+def vllm_arguments(rollout: GrpoRolloutConfig) -> dict[str, Any]:
     """TRL's arguments for the correction, and for vLLM."""
     corrected = {
         "vllm_importance_sampling_correction": rollout.corrected,

@@ -259,13 +259,14 @@ def test_the_least_memory_of_post_training_is_that_of_its_states_and_frozen_mode
 
 
 def test_a_plan_has_the_copy_and_the_cache_of_an_engine_that_samples() -> None:
-    def most(engine: str, *, cuda: bool) -> int:
-        profile = load("tiny", [f"grpo={{rollout: {{engine: {engine}}}}}"])
+    def most(name: str, engine: str, *, cuda: bool) -> int:
+        profile = load("tiny", ["reward={}", f"{name}={{rollout: {{engine: {engine}}}}}"])
         shape = derive(pretraining_of(profile).new_model, 6144)
-        return needs(profile, ["grpo"], shape, 0, cuda=cuda)["grpo"].bytes
+        return needs(profile, [name], shape, 0, cuda=cuda)[name].bytes
 
-    assert most("llama.cpp", cuda=False) > most("transformers", cuda=False)
-    assert most("llama.cpp", cuda=True) == most("transformers", cuda=True), "the copy is on the CPU"
+    for name in ("grpo", "ppo"):
+        assert most(name, "llama.cpp", cuda=False) > most(name, "transformers", cuda=False)
+        assert most(name, "llama.cpp", cuda=True) == most(name, "transformers", cuda=True), "the copy is on the CPU"
 
 
 def test_a_plan_has_the_memory_of_a_step_of_post_training(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from models.kernels.virtual_tokens import FIELD
 from profiles.load import load
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
@@ -16,6 +18,7 @@ from storage.shards.documents import read_ledger
 from storage.shards.lines import read_json_lines
 from tasks.base import BaseConfig
 from tasks.posttrain.best_of_n import BestOfNConfig, best_of_n
+from tasks.posttrain.best_of_n.answerer import Model
 from tasks.posttrain.best_of_n.choose import best_of, decision
 from tasks.posttrain.best_of_n.stage import sources
 from tasks.posttrain.methods.sft import SftConfig, sft
@@ -164,14 +167,43 @@ def test_a_model_that_never_ends_gives_nothing(sums: Artifact, tmp_path: Path) -
         made(config_of(prompts=16, n=2), tmp_path / "out", untrained, sums)
 
 
+def test_by_llama_cpp_each_answer_has_its_own_numbers_and_greedy_ones_are_those_of_transformers(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model")
+    rows = [{"id": str(a), "prompt": [{"role": "user", "content": f"{a}+1"}]} for a in range(20)]
+
+    def answers(number: int, **settings: Any) -> list[list[Any]]:
+        return Model(folder, config_of(**settings), RUNTIME).answers(rows[:number])
+
+    by = {"rollout": {"engine": "llama.cpp"}, "temperature": 0.7}
+    whole = answers(20, **by)
+    assert [group[:2] for group in whole[:5]] == answers(5, n=2, **by), "beside other answers it is the same"
+    assert len({one.text for group in whole for one in group}) > 20
+    cold = {"temperature": 1e-4, "n": 1}
+    assert answers(20, **{**by, **cold}) == answers(20, **cold)
+
+
+def test_an_engine_is_refused_where_it_would_not_answer(sums: Artifact, tmp_path: Path) -> None:
+    config = config_of(rollout={"engine": "llama.cpp"})
+    folder = make_model(tmp_path / "model")
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, FIELD: 4}))
+    with pytest.raises(ConfigError, match=r"rollout\.engine is llama\.cpp, which can't read virtual tokens"):
+        made(config, tmp_path / "out", Artifact.at(folder), sums)
+    assert "rollout" not in config_of().model_dump()
+
+
 @pytest.mark.soak
-def test_killed_it_goes_on_and_ends_with_the_same_bytes(model: Artifact, sums: Artifact, tmp_path: Path) -> None:
-    whole = made(config_of(), tmp_path / "whole", model, sums)
+@pytest.mark.parametrize("engine", ["transformers", "continuous", "llama.cpp"])
+def test_killed_it_goes_on_and_ends_with_the_same_bytes(
+    engine: str, model: Artifact, sums: Artifact, tmp_path: Path
+) -> None:
+    config = config_of(rollout={"engine": engine})
+    whole = made(config, tmp_path / "whole", model, sums)
     assert whole.counts["best_reward"] > whole.counts["mean_reward"] > 0
     killed = Output.at(tmp_path / "killed", stage="best_of_n", runtime=RUNTIME)
-    interrupt(best_of_n, config_of(), (model, sums, None), killed, at=16)
+    interrupt(best_of_n, config, (model, sums, None), killed, at=16)
     assert list((killed.scratch / "transcripts").iterdir())
-    best_of_n.function(config_of(), model, sums, None, killed)
+    best_of_n.function(config, model, sums, None, killed)
     assert tree_digest(list_files(killed.path)) == tree_digest(list_files(whole.path))
 
 
@@ -190,6 +222,8 @@ def test_a_teacher_outside_the_chain_answers_in_its_own_words(model: Artifact, s
         ({"rewards": [], "n": 4}, "no reward says which of the answers is best"),
         ({"rewards": [], "n": 1}, "would learn its own samples"),
         ({"rewards": [{"kind": "environment"}]}, "only grpo has environments: leave the reward environment out"),
+        ({"rollout": {"engine": "vllm"}}, "so it is for grpo only"),
+        ({"rollout": {"engine": "llama.cpp"}, "endpoint": {"url": "http://a", "model": "b"}}, "an endpoint answers"),
         ({"teacher": {"folder": "a"}, "endpoint": {"url": "http://a", "model": "b"}}, "leave one out"),
     ],
 )

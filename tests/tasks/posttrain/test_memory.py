@@ -46,6 +46,7 @@ CASES: dict[str, tuple[str, str, bool, tuple[str, ...]]] = {
     "grpo, llama.cpp": ("grpo", "llama", False, ("micro_batch=1", "grpo.rollout.engine=llama.cpp")),
     "grpo, continuous": ("grpo", "llama", False, ("micro_batch=1", "grpo.rollout.engine=continuous")),
     "ppo": ("ppo", "llama", False, ("micro_batch=2",)),
+    "ppo, llama.cpp": ("ppo", "llama", False, ("micro_batch=2", "ppo.rollout.engine=llama.cpp")),
     "ppo, LoRA": ("ppo", "llama", True, ("micro_batch=2",)),
     "sft, DDP": ("sft", "llama", False, ("micro_batch=2", IN_TWO)),
     "sft, FSDP": ("sft", "llama", False, ("micro_batch=2", IN_TWO, "engine=fsdp", "zero_stage=3")),

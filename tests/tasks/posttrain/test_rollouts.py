@@ -17,7 +17,7 @@ from storage.errors import ConfigError, TrainingError
 from tasks.posttrain.batches import training_order
 from tasks.posttrain.methods.grpo import GRPO, GrpoConfig
 from tasks.posttrain.rewards.held_out import seeded
-from tasks.posttrain.rollouts.config import RolloutConfig, VllmConfig
+from tasks.posttrain.rollouts.config import GrpoRolloutConfig, VllmConfig
 from tests.runtimes import runtime_of
 from tests.tasks.posttrain.in_process import parts_of
 from tests.tasks.tiny_model import ANIMALS, make_model, question
@@ -190,7 +190,7 @@ def test_vllm_is_refused_without_its_package_or_a_gpu_and_else_gets_trls_argumen
     from tasks.posttrain.rollouts.open import vllm_arguments
 
     server = VllmConfig(mode="server", url="http://127.0.0.1:8000")
-    given = vllm_arguments(RolloutConfig(engine="vllm", vllm=server, cap=2.0))
+    given = vllm_arguments(GrpoRolloutConfig(engine="vllm", vllm=server, cap=2.0))
     made = arguments_of(GRPOConfig, {"output_dir": "x", "bf16": False, "use_cpu": True}, **given)
     assert (made.use_vllm, made.vllm_mode, made.vllm_server_base_url) == (True, "server", server.url)
     assert made.vllm_importance_sampling_clip_max == 2.0

@@ -1,4 +1,4 @@
-"""Sampled answers follow the model's distribution and depend on their names only."""
+"""Sampled answers follow the model's distribution and depend on their seeds only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from models.pretrained import load_pretrained
 from models.runtimes.greedy import ends_of
 from models.tokenizer import load_tokenizer
 from storage.errors import OutOfMemory
-from tasks.posttrain.rewards.sampling import ByNumbers, numbers_of, sample
+from tasks.posttrain.rollouts.sampling import ByNumbers, numbers_of, sample, seed_of
 from tests.tasks.tiny_model import ANIMALS, make_model, question
 
 PROMPTS = [question(animal, number) for number, animal in enumerate(ANIMALS)]
-NAMES = [f"0 1 {place}" for place in range(len(PROMPTS))]
+SEEDS = [seed_of(f"0 1 {place}") for place in range(len(PROMPTS))]
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +26,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 
 
 def sampled(model: tuple[Any, Any], order: list[int], learned: int = 16, **settings: float) -> list[list[int]]:
-    prompts, names = [PROMPTS[place] for place in order], [NAMES[place] for place in order]
+    prompts, seeds = [PROMPTS[place] for place in order], [SEEDS[place] for place in order]
     settings = {"temperature": 0.7, **settings}
     rendered = [render(model[1], prompt, add_generation_prompt=True)["input_ids"] for prompt in prompts]
-    return sample(*model, rendered, names, ends_of(*model), 6, learned=learned, **settings)
+    return sample(*model, rendered, seeds, ends_of(*model), 6, learned=learned, **settings)
 
 
 def test_tokens_are_as_frequent_as_they_are_probable() -> None:
     rows, logits = 5_000, torch.tensor([0.5, -torch.inf, 2.0, 1.0])
-    numbers = torch.stack([numbers_of(f"row {row}", 2) for row in range(rows)])
+    numbers = torch.stack([numbers_of(row, 2) for row in range(rows)])
     scores = ByNumbers(numbers, 3, 0.5)(torch.zeros(rows, 4, dtype=torch.int64), logits.expand(rows, -1))
     found = scores.argmax(-1).bincount(minlength=4) / rows
     torch.testing.assert_close(found, (logits / 0.5).softmax(-1), rtol=0, atol=0.02)

@@ -1,4 +1,4 @@
-"""Sampled answers that depend on the seed, the step and their place in it, but not on what is sampled beside them.
+"""Sampled answers that depend on their seeds, but not on what is sampled beside them.
 
 Each answer has random numbers of its own, one for each token, which is where the number falls in the distribution.
 torch's own draws depend on a row's place in the tensor. So answers are the same in batches of other sizes and on other
@@ -43,13 +43,13 @@ class ByNumbers(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter(1, token_B1, 0.0)
 
 
-def numbers_of(name: str, tokens: int) -> Tensor:
+def numbers_of(seed: int, tokens: int) -> Tensor:
     """The random numbers of the tokens of an answer, from 0 to below 1."""
-    return torch.rand(tokens, generator=torch.Generator().manual_seed(seed_of(name)), dtype=torch.float64)
+    return torch.rand(tokens, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def seed_of(name: str) -> int:
-    """The seed of an answer, of 63 bits."""
+    """The seed of what has this name, of 63 bits."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1
 
 
@@ -57,20 +57,20 @@ def sample(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     prompts: Sequence[Sequence[int]],
-    names: Sequence[str],
+    seeds: Sequence[int],
     ends: Sequence[int],
     max_new_tokens: int,
     *,
     temperature: float,
     learned: int,
 ) -> list[list[int]]:
-    """An answer to each prompt of ids, with the token that ends it, if reached. Answers of other names are independent.
+    """An answer to each prompt of ids, with the token that ends it, if reached. Answers of other seeds are independent.
     `learned` answers are in a forward pass of the training. If memory runs out, they are sampled in smaller batches.
 
     Raises OutOfMemory if one doesn't fit by itself."""
 
-    def answer(part: Sequence[tuple[Sequence[int], str]]) -> list[list[int]]:
-        numbers_BT = torch.stack([numbers_of(name, max_new_tokens) for _, name in part])
+    def answer(part: Sequence[tuple[Sequence[int], int]]) -> list[list[int]]:
+        numbers_BT = torch.stack([numbers_of(seed, max_new_tokens) for _, seed in part])
 
         def choose(start: int, stop: int, prompt: int) -> LogitsProcessor:
             return ByNumbers(numbers_BT[start:stop], prompt, temperature)
@@ -81,7 +81,7 @@ def sample(
     def too_large(_: Any) -> OutOfMemory:
         return OutOfMemory("Memory runs out when one answer is sampled.", "Lower max_new_tokens or max_length.")
 
-    items, size = list(zip(prompts, names, strict=True)), AT_ONCE * learned
+    items, size = list(zip(prompts, seeds, strict=True)), AT_ONCE * learned
     with _as_it_is(model):
         parts = [items[start : start + size] for start in range(0, len(items), size)]
         return [ids for part in parts for ids in in_halves(answer, part, too_large)]
