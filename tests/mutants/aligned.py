@@ -279,6 +279,17 @@ ALIGNED = (
         ),
     ),
     Mutant(
+        name="ppo-engine-not-corrected",
+        about="ppo: answers of another engine are learned from as if the policy had drawn them",
+        path="tasks/posttrain/ppo/trainer.py",
+        before='        policy_BT = policy_BT * inputs.get("weights", 1.0)\n',
+        after="",
+        fails=(
+            "tests/tasks/posttrain/test_ppo.py::"
+            "test_another_engines_answers_are_weighed_by_the_policys_probability_over_its_own",
+        ),
+    ),
+    Mutant(
         name="ppo-weight-of-a-reward",
         about="ppo: rewards are summed without their weights",
         path="tasks/posttrain/rewards/score.py",

@@ -1,4 +1,4 @@
-"""How far an engine's probabilities are from the trainer's, the weights and the limit for that, and what rollouts cost."""
+"""How far an engine's probabilities are from the trainer's, the weights and limit for that, and what rollouts cost."""
 
 from __future__ import annotations
 
