@@ -23,6 +23,7 @@ from torch import Tensor
 from models.pretrained import by_file_names, load_config
 from models.runtimes.llama_library import LlamaLibrary
 from models.runtimes.protocol import AllLogProbabilities, RuntimeFault
+from storage.errors import ConfigError
 from tasks.export.formats.gguf.architecture import architecture_of
 from tasks.export.formats.gguf.file import write_gguf
 from tasks.export.formats.gguf.tensors import Names
@@ -43,10 +44,13 @@ class LlamaCppEngine:
 
         self.ends, self.temperature = set(ends), temperature
         config = load_config(folder)
-        self._names = Names(config, architecture_of(config))
         self._file = os.memfd_create("rollouts.gguf")
         path = Path(f"/proc/{os.getpid()}/fd/{self._file}")
-        write_gguf(folder, path, "f32")
+        try:
+            self._names = Names(config, architecture_of(config))
+            write_gguf(folder, path, "f32")
+        except ConfigError as error:  # its remedy is that of an export
+            raise ConfigError(error.message, "Choose another rollout.engine.") from error
         self._weights = {tensor.name: tensor.data for tensor in GGUFReader(path, "r+").tensors}
         self._llama = _Sequences(path, threads=threads)
 

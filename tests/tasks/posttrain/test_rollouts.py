@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tasks.posttrain.batches import training_order
 from tasks.posttrain.methods.grpo import GRPO, GrpoConfig
 from tasks.posttrain.rewards.held_out import seeded
 from tasks.posttrain.rollouts.config import GrpoRolloutConfig, VllmConfig
+from tasks.posttrain.rollouts.llama_cpp import LlamaCppEngine
 from tests.runtimes import runtime_of
 from tests.tasks.posttrain.in_process import parts_of
 from tests.tasks.tiny_model import ANIMALS, make_model, question
@@ -176,6 +178,16 @@ REFUSED = [
 def test_settings_that_an_engine_cant_honour_are_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         GrpoConfig.model_validate(settings)
+
+
+def test_a_model_that_llama_cpp_computes_differently_is_refused_with_another_engine_as_the_remedy(
+    tmp_path: Path,
+) -> None:
+    folder = make_model(tmp_path / "model")
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "attention_bias": True}))
+    with pytest.raises(ConfigError, match=r"its projections have biases\. Choose another rollout\.engine"):
+        LlamaCppEngine(folder, [], 1.0, 1)
 
 
 def test_vllm_is_refused_without_its_package_or_a_gpu_and_else_gets_trls_arguments() -> None:
