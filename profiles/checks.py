@@ -457,6 +457,12 @@ def released_adapters_have_a_base(profile: Sections) -> Iterator[str]:
         why = "the best link may be the base itself: name a link in export.link"
     if why:
         yield f"export.formats has {' and '.join(formats)}, but {why}, or remove {formats[0]}"
+    if "gguf-adapter" in formats:
+        for name in (name for name, adapter in adapters.items() if isinstance(adapter, LoraConfig) and adapter.whole):
+            yield (
+                f"export.formats has gguf-adapter, which has no place for the parts of {name}.adapter.whole: leave "
+                "whole out, or remove gguf-adapter"
+            )
 
 
 def sources_exist(profile: Sections) -> Iterator[str]:

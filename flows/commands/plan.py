@@ -214,13 +214,13 @@ def _show_needs(console: Console, found: Mapping[str, Need], runtime: Runtime, g
     where = f"of {gpu.title}" if gpu else "of this machine"
     table = new_table("stage", "memory", "for", right=["memory"], title="Memory of a process in post-training")
     for name, need in found.items():
-        what = f"at most: a step on {need.rows}" if need.rows else f"at least: the states of its model, as {need.why}"
+        what = f"at most: {need.most}" if need.most else f"at least: the states of its model, as {need.why}"
         over = f". [red]Does not fit[/] in {size_of(room)} {where}" if need.bytes > room else ""
-        table.add_row(name, f"{'' if need.rows else '> '}{size_of(need.bytes)}", what + over)
+        table.add_row(name, f"{'' if need.most else '> '}{size_of(need.bytes)}", what + over)
     if found:
         console.print()
         console.print(table)
-    if any(need.rows and need.bytes > room for need in found.values()):
+    if any(need.most and need.bytes > room for name, need in found.items() if name != "merge"):
         console.print(_smaller(runtime), soft_wrap=True)
 
 

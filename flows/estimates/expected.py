@@ -23,7 +23,7 @@ from tasks.download.config import DownloadConfig
 from tasks.evaluate.config import EvaluateConfig
 from tasks.posttrain.methods import METHODS
 from tasks.stage.decorator import STAGES
-from tasks.training.chain import LINKS
+from tasks.training.chain import BEST_OF_N, LINKS, MAKES
 
 # Bytes of a token, by the binary logarithm of the vocabulary's size
 BYTES_PER_TOKEN = ((10.0, 2.6), (12.6, 3.9), (15.6, 4.5), (17.0, 4.6))
@@ -32,6 +32,7 @@ BASE_VOCABULARY = 50_000
 USUAL_SHARE = {"download": 0.5, "dedup": 0.45, "filter": 0.5}
 BYTES_A_NUMBER = {"safetensors": 4.0, "int8": 1.2, "int4": 0.7, "gguf-q8_0": 1.1, "gguf-q4_0": 0.6}
 BYTES_AN_ID = 70
+READ_AS = {"draft": "distill", "best_of_n": "sft"}  # stages that read the instructions, as these methods do
 PAIR_ROLES = ("instructions", "preferences", "labelled")
 
 
@@ -72,7 +73,7 @@ class Expected:
         """Bytes of a stage's artifact: of a data stage the last time's share of its text, or the usual one, of a model
         its numbers."""
         made, config = line.manifest, line.config.model_dump()
-        if line.name in ("pretrain", "base") or line.name in LINKS:
+        if line.name in ("pretrain", "base") or (line.name in LINKS and line.name not in MAKES):
             return None if self._model is None else FLOAT32 * self._model
         if line.name == "export":
             each = sum(BYTES_A_NUMBER.get(name, 2.0) for name in config["formats"])
@@ -153,14 +154,17 @@ class Expected:
         return min(longest * sequences, rows.mean / bytes_per_token(vocabulary))
 
     def _rows_in(self, line: PlannedStage) -> Rows | None:
-        method = METHODS.get("distill" if line.name == "draft" else line.name)
+        method = METHODS.get(READ_AS.get(line.name, line.name))
         if method is None:
             return None
         pairs = self._pairs or rows_of(self._profile.download)  # for an estimate of only this stage
         return pairs.get(method.reads(self._profile.download.roles))
 
     def _model_in(self, line: PlannedStage) -> float | None:
-        model = STAGES[line.name].named(line.inputs).get("model") if line.inputs else None
+        if teacher := getattr(line.config, "teacher", None) if line.name == BEST_OF_N else None:
+            return parameters_of_base(teacher)
+        inputs = STAGES[line.name].named(line.inputs) if line.inputs else {}
+        model = inputs.get("base" if line.name == "merge" else "model")
         return parameters_of(model.manifest) if model is not None and model.manifest else self._model
 
     def _flops(self, line: PlannedStage) -> float | None:

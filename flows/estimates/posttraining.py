@@ -1,4 +1,4 @@
-"""The memory that post-training needs, for each link of the chain.
+"""The memory that post-training needs, for each link of the chain that trains or merges models.
 
 It is the most: a step on rows of `max_length` tokens, or as long as the longest that the sources show, traced with the
 module of transformers (models/memory/tuned.py), and the models that aren't trained. A link that samples answers may
@@ -25,6 +25,7 @@ from storage.errors import ConfigError, SourceError
 from tasks.base.source import known_config, unreadable
 from tasks.posttrain.check import MEASURED_ROWS, processes_of, row_share
 from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.merge import MergeConfig
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.methods.grpo import GrpoConfig
 from tasks.posttrain.ppo.config import PpoConfig
@@ -43,20 +44,19 @@ DISTRIBUTION = 28  # bytes for each id of a token that is sampled: its logit, pr
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a process of a link needs: at most, in steps of these `rows`, or at least, and `why` no more is
-    known."""
+    """Bytes that a process of a link needs: at most, and what for (`most`), or at least, and `why` no more is known."""
 
     bytes: int
-    rows: str = ""
+    most: str = ""
     why: str = ""
 
 
 def needs(
     profile: Profile, links: Iterable[str], shape: Shape | None, parameters: int, *, cuda: bool
 ) -> dict[str, Need]:
-    """The memory of each process of the links that train a model. `shape` is that of the pretraining before, if any,
-    and `parameters` are those of the model that the chain begins with. On a CPU it is the first process, which gathers
-    a divided model at the end."""
+    """The memory of each process of the links that train or merge models. `shape` is that of the pretraining before, if
+    any, and `parameters` are those of the model that the chain begins with. On a CPU it is the first process, which
+    gathers a divided model at the end."""
     found, (theirs, context) = {}, _start(profile, shape)
     for name in links:
         if name in METHODS:
@@ -66,6 +66,8 @@ def needs(
             if isinstance(most, str):
                 most = Need(_least(profile, name, parameters, cuda=cuda), why=most)
             found[name] = most
+        elif profile.merge is not None and name == "merge" and theirs is not None and not cuda:
+            found[name] = _of_merge(profile.merge, theirs)
     return found
 
 
@@ -130,8 +132,20 @@ def _most(profile: Profile, name: str, theirs: Any, context: int, *, cuda: bool)
             bytes_ += TRL + (WHOLE * count_parameters(shape) if adapt else 0)
         count = rows * setup.micro_batch
         seen = "" if length == most else ", about the longest in the sources"
-        return Need(bytes_, f"{count:,} {'row' if count == 1 else 'rows'} of {length:,} tokens{seen}")
+        return Need(bytes_, f"a step on {count:,} {'row' if count == 1 else 'rows'} of {length:,} tokens{seen}")
     return "its module can't be run without numbers, as a mixture of experts can't"
+
+
+def _of_merge(config: MergeConfig, theirs: Any) -> Need:
+    """The merged model and the files of the others, which are mapped, with what is computed of the largest tensor. TIES
+    sorts copies of it."""
+    from models.memory.tuned import TunedShape
+
+    shape, models = TunedShape.of(theirs), len(config.models)
+    largest = max(map(math.prod, shape.sizes.values()))
+    copies = 3 * models + 4 if config.method.endswith("ties") else models + 1
+    bytes_ = LIBRARIES + WHOLE * ((models + 1) * count_parameters(shape) + copies * largest)
+    return Need(bytes_, f"the merged model, the files of {models:,} and their largest tensor")
 
 
 def _cache(theirs: Any, answers: int, length: int) -> int:

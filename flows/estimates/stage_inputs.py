@@ -64,6 +64,8 @@ def pairs_of(made: Manifest) -> float | None:
     counts = made.counts
     if "instructions" in counts and isinstance(counts["instructions"], Mapping):
         return float(sum(counts[role]["in"] for role in ("instructions", "preferences", "labelled") if role in counts))
+    if "conversations" in counts:  # of best_of_n, whether it asked them or not
+        return float(counts["conversations"]["in"])
     pairs = counts.get("documents") or counts.get("pairs")
     return float(pairs["kept"]) if isinstance(pairs, Mapping) and "kept" in pairs else None
 

@@ -137,6 +137,24 @@ def _feedback(config: Config, seen: Seen) -> Work | None:
     return {GFLOP: forward * answers, WRITTEN: answers / ANSWERED * longest}
 
 
+def _best_of_n(config: Config, seen: Seen) -> Work | None:
+    """Of a model that answers here, at its longest."""
+    if seen.pairs is None or seen.parameters is None or config.get("endpoint"):
+        return None
+    prompts = seen.pairs * (1 - float(config.get("validation_share") or 0))
+    answers = min(prompts, float(config.get("prompts") or prompts)) * float(config.get("n") or 1)
+    longest = float(config.get("max_new_tokens") or 0)
+    forward = 2 * seen.parameters * ((seen.pair_tokens or 0.0) + longest) / BILLION
+    return {GFLOP: forward * answers, WRITTEN: answers / ANSWERED * longest}
+
+
+def _merge(config: Config, seen: Seen) -> Work | None:
+    """The base and the models are read, and one is written."""
+    if seen.parameters is None:
+        return None
+    return {WEIGHTS: FLOAT32 * seen.parameters / MB * (len(config["models"]) + 2)}
+
+
 def _draft(config: Config, seen: Seen) -> Work | None:
     """Pruned, then distilled, as if it were as large as the model that it drafts for."""
     parts = [_prune(config["prune"], seen)] if config.get("prune") else []
@@ -205,6 +223,8 @@ WORK: dict[str, Callable[[Config, Seen], Work | None]] = {
     **{name: _sampling if method.samples else _posttraining for name, method in METHODS.items()},
     "prune": _prune,
     "feedback": _feedback,
+    "best_of_n": _best_of_n,
+    "merge": _merge,
     "draft": _draft,
     "evaluate": _evaluation,
     "export": _export,

@@ -10,6 +10,7 @@ from tasks.children.devices import check_training_device_here
 from tasks.children.hosts import check_hosts, check_hosts_here, hosts_of
 from tasks.posttrain.config import PosttrainConfig
 from tasks.stage.runtime import Runtime
+from tasks.training.adapters.config import LoraConfig
 from tasks.training.batches import BatchShare, share_batch
 
 
@@ -53,6 +54,12 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
         raise ConfigError(
             f"{name}.adapter.quantize is nf4, which runtime.posttrain.{setting} {value} can't do.",
             "Set the engine to ddp and compile to off, or leave quantize out.",
+        )
+    recomputed = engine == "fsdp" and settings.recompute == "full"  # in which PEFT doesn't find norms by their names
+    if recomputed and isinstance(config.adapter, LoraConfig) and "norms" in config.adapter.whole:
+        raise ConfigError(
+            f"{name}.adapter.whole has norms, which runtime.posttrain.recompute full can't do under fsdp.",
+            "Set recompute to none, or leave norms out.",
         )
     if config.samples and (engine == "fsdp" or zero == 3 or settings.compile != "off"):
         under = f"compile {settings.compile}" if settings.compile != "off" else f"engine {engine}, zero_stage {zero}"

@@ -32,6 +32,14 @@ from tasks.training.deepspeed_patches import Partition, decline_shared_memory_op
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
 
+# What an adapter and FSDP's recomputation add to the names of weights
+ADDED = (
+    "base_model.model.",
+    "base_layer.",
+    "original_module.",
+    "modules_to_save.default.",
+    "_checkpoint_wrapped_module.",
+)
 # The trainer fills in the batch sizes and the clipping
 _DEEPSPEED_AUTO = (
     "train_batch_size",
@@ -209,11 +217,12 @@ def _partition(model: Any, folder: Path, *, bfloat16: bool) -> None:
 
     partition, dtype = Partition(), torch.bfloat16 if bfloat16 else torch.float32
     done: set[int] = set()
-    for parameter, magnitudes, value in _of_parameters(model, weights_for(_bare(model), folder)):
+    for parameters, magnitudes, value in _of_parameters(model, weights_for(_bare(model), folder)):
         if magnitudes is not None:
             magnitudes.copy_(_magnitudes(model, value))
-        partition.add(parameter, value.to(dtype))
-        done.add(id(parameter))
+        for parameter in parameters:
+            partition.add(parameter, value.to(dtype))
+            done.add(id(parameter))
     for parameter in model.parameters():
         if id(parameter) not in done:
             partition.add(parameter, parameter.data.to(dtype))
@@ -224,8 +233,9 @@ def _partition(model: Any, folder: Path, *, bfloat16: bool) -> None:
 @torch.no_grad()
 def _fill_shards(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
     """Read the weights of a model that FSDP has divided."""
-    for parameter, magnitudes, value in _of_parameters(model, weights):
-        put(parameter, value)
+    for parameters, magnitudes, value in _of_parameters(model, weights):
+        for parameter in parameters:
+            put(parameter, value)
         if magnitudes is not None:
             put(magnitudes, _magnitudes(model, value))
 
@@ -248,21 +258,23 @@ def whole(parameter: Any) -> Tensor:
     return found
 
 
-def _of_parameters(model: Any, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[Any, Any, Tensor]]:
-    """Each weight with its parameter, and that of DoRA's magnitudes for it, if any. Their names are compared without
-    what an adapter and FSDP's recomputation add."""
+def _of_parameters(model: Any, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[list[Any], Any, Tensor]]:
+    """Each weight with its parameters, which are two if it is trained whole beside an adapter, and that of DoRA's
+    magnitudes for it, if any. Their names are compared without what an adapter and FSDP's recomputation add."""
 
     def stored(name: str) -> str:
-        for added in ("base_model.model.", "base_layer.", "_checkpoint_wrapped_module."):
+        for added in ADDED:
             name = name.replace(added, "")
         return name
 
     buffers = {stored(name) for name, _ in model.named_buffers()}
-    parameters = {stored(name): one for name, one in model.named_parameters(remove_duplicate=False)}
+    parameters: dict[str, list[Any]] = {}
+    for name, one in model.named_parameters(remove_duplicate=False):
+        parameters.setdefault(stored(name), []).append(one)
     for name, value in weights:
         if name not in buffers:
-            magnitudes = f"{name.removesuffix('weight')}lora_magnitude_vector.default.weight"
-            yield parameters[name], parameters.get(magnitudes), value
+            magnitudes = parameters.get(f"{name.removesuffix('weight')}lora_magnitude_vector.default.weight", [None])
+            yield parameters[name], magnitudes[0], value
 
 
 def _bare(model: Any) -> Any:

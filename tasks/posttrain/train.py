@@ -33,6 +33,7 @@ from tasks.training.adapters.lora import peft_config
 from tasks.training.adapters.quantized import as_rounded, load_nf4, train_in_float32
 from tasks.training.adapters.save import merge, proof_batches, save_adapter
 from tasks.training.adapters.virtual import begin_as_text, save_beside
+from tasks.training.adapters.whole import tie_copies
 from tasks.training.checkpoint_marker import resumed_note
 from tasks.training.device_peak import peak_memory
 from tasks.training.logs import cut_log
@@ -174,6 +175,7 @@ def _trainer(
         scratch=spec.scratch,
     )
     trainer = method.make_trainer(parts)
+    tie_copies(trainer.model)
     if config.quantized:
         train_in_float32(trainer.model)
     if config.virtual_tokens:

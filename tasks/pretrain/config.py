@@ -14,10 +14,9 @@ from storage.errors import ConfigError
 from tasks.pretrain.long_context.scaling import RopeScalingConfig
 from tasks.pretrain.recipe.steps import decay_steps, parts_at, wholes_until
 from tasks.stage.config import StageConfig
-from tasks.training.adapters.config import LoraConfig
+from tasks.training.adapters.config import WHOLE, LoraConfig, Part
 
 MOST_STEPS, MOST_TOKENS = 10**9, 10**15  # far beyond any training so far, and within what torch can count to
-Part = Literal["embedding", "head", "norms"]
 Layers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2, max_length=2)]
 Mixture = dict[str, Annotated[float, Field(gt=0)]]
 Epochs = Annotated[float, Field(gt=0)]
@@ -61,11 +60,7 @@ class HealingConfig(StageConfig):
 class PretrainLora(LoraConfig):
     """An adapter over a base that is trained on documents."""
 
-    whole: tuple[Part, ...] = Field(
-        (),
-        description="parts to train whole beside the adapter, for text of a new kind: embedding (with learned "
-        "positions), head, norms. A tied matrix needs both of its names",
-    )
+    whole: tuple[Part, ...] = Field((), description=WHOLE)  # in every key, as it was from the start
 
     @model_validator(mode="after")
     def _is_exact(self) -> PretrainLora:

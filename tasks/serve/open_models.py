@@ -21,7 +21,7 @@ from tasks.serve.engines.protocol import Engine, EngineFault
 from tasks.serve.engines.transformers.engine import TransformersEngine, TransformersSpec
 from tasks.serve.engines.vllm import VllmEngine
 from tasks.serve.proof import ServedProof, change_by_base, check_served
-from tasks.serve.release import Release, choose_format, open_release
+from tasks.serve.release import Release, check_factors_only, choose_format, open_release
 from tasks.serve.running import Running
 from tasks.serve.served import POLL_SECONDS, Served
 from tasks.serve.turns import Turns
@@ -193,12 +193,14 @@ def make_engine(
             raise ConfigError(
                 f"{chosen.vllm.program} is not installed.", "Install vLLM, or set engine.vllm.program to its path."
             )
+        adapters = {one: other.folder / "adapter" for one, other in adapted.items()}
+        check_factors_only(adapters)
         return VllmEngine(
             folder,
             config.state,
             chosen.vllm,
             context=context,
-            adapters={one: other.folder / "adapter" for one, other in adapted.items()},
+            adapters=adapters,
             draft=draft,
             say=say,
         )

@@ -161,6 +161,16 @@ def default_name(where: str) -> str:
     return folder.resolve().name if folder.is_dir() else release_name(where).removesuffix("/export")
 
 
+def check_factors_only(adapters: Mapping[str, Path]) -> None:
+    """Raises ConfigError for a folder of PEFT with parts that were trained whole, which vLLM doesn't read."""
+    for name, folder in adapters.items():
+        if whole := json.loads((folder / "adapter_config.json").read_text()).get("modules_to_save"):
+            raise ConfigError(
+                f"The adapter {name} has {whole[0]} whole, and vLLM reads low-rank changes only.",
+                "Serve the merged model: add safetensors to export.formats.",
+            )
+
+
 def choose_format(release: Release, kind: str, wanted: str | None) -> str:
     """The format of a release for an engine: the one that `gristmill chat` prefers for llama.cpp, the smallest for
     vLLM. Raises StoreError if the release doesn't hold one, and ConfigError for virtual tokens that it doesn't read."""

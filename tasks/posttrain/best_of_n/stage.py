@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.kernels.virtual_tokens import virtual_tokens
@@ -114,16 +114,17 @@ def _report(config: BestOfNConfig, result: Mapping[str, Any], out: Output) -> No
     totals = {name: result[name] for name in ("asked", "instructions", "pairs")}
     answers = [answer for one in transcripts for answer in one["answers"]]
     rows: list[dict[str, Any]] = [{"measure": name, "number": number} for name, number in totals.items()]
-    rows += [{"measure": "answers", "number": len(answers)}]
+    unfit = sum(bool(answer["fault"]) for answer in answers)
+    rows += [{"measure": "answers", "number": len(answers)}, {"measure": "answers never chosen", "number": unfit}]
     rows += [{"measure": f"gave nothing: {_words(name)}", "number": result["dropped"].get(name, 0)} for name in REASONS]
     out.table("Best of n", rows)
-    out.count(**totals, answers=len(answers), dropped=result["dropped"])
+    out.count(**totals, answers=len(answers), never_chosen=unfit, dropped=result["dropped"])
     summary = f"{result['instructions']:,} instructions and {result['pairs']:,} pairs from {result['asked']:,} prompts"
-    if means := _means_of_best(config.n, transcripts):
+    if means := means_of_best(config.n, transcripts):
         out.table("Reward of the best", [{"answers": n, "mean reward": round(mean, 4)} for n, mean in means.items()])
         out.count(mean_reward=round(means[1], 6), best_reward=round(means[config.n], 6))
         summary += f", mean reward {means[1]:.3f}, of the best of {config.n} {means[config.n]:.3f}"
-    out.table("Samples", [_shown(one) for one in transcripts if not one["dropped"]][:SHOWN])
+    out.table("Samples", [shown(one) for one in transcripts if not one["dropped"]][:SHOWN])
     out.fact(**result["facts"])
     names = measures_of(config.rewards)
     counts = [{names[name]: number for name, number in row.items() if name in names} for row in result["counts"]]
@@ -131,13 +132,18 @@ def _report(config: BestOfNConfig, result: Mapping[str, Any], out: Output) -> No
     out.count(summary=summary)
 
 
-def _means_of_best(n: int, transcripts: list[dict[str, Any]]) -> dict[int, float]:
-    """The mean over prompts of the expected best of 1, 2, 4, … and of all answers, of prompts whose answers all have a
-    reward. Empty if there are none."""
-    rewards = [[answer["reward"] for answer in one["answers"]] for one in transcripts]
-    whole = [group for group in rewards if len(group) == n and None not in group]
+def means_of_best(n: int, transcripts: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """The mean over prompts of the expected best of 1, 2, 4, … and of all their answers that could be chosen: without a
+    fault, and with a reward. A prompt with fewer counts with the best of these. Empty if there are none."""
+    rewards = [
+        [answer["reward"] for answer in one["answers"] if not answer["fault"] and answer["reward"] is not None]
+        for one in transcripts
+    ]
+    groups = [group for group in rewards if group]
     sizes = dict.fromkeys([*(2**power for power in range(n.bit_length()) if 2**power < n), n])
-    return {size: sum(best_of(group, size) for group in whole) / len(whole) for size in sizes} if whole else {}
+    return {
+        size: sum(best_of(group, min(size, len(group))) for group in groups) / len(groups) for size in sizes if groups
+    }
 
 
 def _verdict(config: BestOfNConfig, one: Mapping[str, Any]) -> Verdict:
@@ -146,13 +152,12 @@ def _verdict(config: BestOfNConfig, one: Mapping[str, Any]) -> Verdict:
     return Verdict(one["id"], "instructions", "removed", one["dropped"], reward, config.threshold if below else None)
 
 
-def _shown(one: Mapping[str, Any]) -> dict[str, Any]:
-    best, worst = one["answers"][one["best"]], one["answers"][one.get("worst", one["best"])]
-    texts = {"prompt": one["prompt"][-1]["content"], "best": best["text"], "worst": worst["text"]}
-    return {
-        **{name: _short(text) for name, text in texts.items()},
-        "rewards": f"{best['reward']} and {worst['reward']}",
-    }
+def shown(one: Mapping[str, Any]) -> dict[str, Any]:
+    """A prompt with its best answer, and the worst if that is another."""
+    best, *others = (one["answers"][place] for place in dict.fromkeys((one["best"], one.get("worst", one["best"]))))
+    texts = {"prompt": one["prompt"][-1]["content"], "best": best["text"], "worst": "".join(w["text"] for w in others)}
+    rewards = [answer["reward"] for answer in (best, *others) if answer["reward"] is not None]
+    return {**{name: _short(text) for name, text in texts.items()}, "rewards": " and ".join(map(str, rewards))}
 
 
 def _words(name: str) -> str:

@@ -153,13 +153,14 @@ class _Sequences(LlamaLibrary):
 
 
 def weights_of(model: Any) -> dict[str, Tensor]:
-    """The weights of a model by their names in transformers, with those of an adapter added to what they adapt."""
+    """The weights of a model by their names in transformers, with those of an adapter added to what they adapt, and
+    those that are trained whole beside it in place of the originals."""
     base = model.get_base_model() if hasattr(model, "peft_config") else model
     added = {name: layer.get_delta_weight("default") for name, layer in _adapted(base)}
     weights = {}
     for name, value in base.state_dict().items():
-        if ".lora_" not in name:
-            name = name.replace(".base_layer.", ".")
+        if ".lora_" not in name and ".original_module." not in name:
+            name = name.replace(".base_layer.", ".").replace(".modules_to_save.default.", ".")
             delta = added.get(name.removesuffix(".weight"))
             weights[name] = value if delta is None else value + delta
     return weights

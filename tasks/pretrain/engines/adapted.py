@@ -12,10 +12,10 @@ from models.foreign import PREFIX, ForeignDecoder
 from models.pretrained import load_pretrained
 from storage.shards.token_stream import TokenStream
 from tasks.pretrain.config import PretrainLora
-from tasks.pretrain.engines.trained import modules_of
 from tasks.pretrain.spec import TrainSpec
 from tasks.training.adapters.lora import peft_config
 from tasks.training.adapters.save import MEASURED_ROWS, Batch, merge, save_adapter
+from tasks.training.adapters.whole import modules_to_train
 from tasks.training.bits_per_byte import read_windows, spread_windows
 
 
@@ -26,8 +26,8 @@ def merge_adapter(model: ForeignDecoder, adapter: PretrainLora, spec: TrainSpec,
     Parts that are trained whole are PEFT's modules_to_save.
     """
     assert spec.base is not None
-    modules = modules_of(model)
-    whole = [name.removeprefix(PREFIX) for part in adapter.whole for name in modules[part]]
+    modules = modules_to_train("pretrain.adapter.whole", adapter.whole, model, model.head)
+    whole = [name.removeprefix(PREFIX) for name in modules]
     state: dict[str, Tensor] = {}
     for name, value in model.theirs.named_parameters(remove_duplicate=False):  # a tied matrix under both of its names
         module, _, last = name.rpartition(".")
@@ -37,12 +37,11 @@ def merge_adapter(model: ForeignDecoder, adapter: PretrainLora, spec: TrainSpec,
             state[f"base_model.model.{name}"] = value.detach()
     model.theirs = None  # its weights are in `state`, and the base is read again
     base = load_pretrained(spec.base)
-    settings = peft_config("pretrain", adapter, base)
+    settings = peft_config("pretrain", adapter.low_rank, base)
     settings.modules_to_save = whole or None
     save_adapter(settings, state, base, f"sha256:{spec.base_digest}", folder)
     del state, base
     merged, counts = merge("pretrain", load_pretrained(spec.base), folder, _proof_batches(spec))
-    merged.tie_weights()
     model.theirs = merged
     return counts
 

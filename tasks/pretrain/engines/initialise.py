@@ -36,8 +36,8 @@ def new_decoder(shape: Shape, config: PretrainConfig, base: Path | None) -> Deco
 
 
 def adapt_with(adapter: LoraConfig | None) -> Adapt | None:
-    """Puts the adapter's layers, if there is one, into a module of transformers."""
-    return None if adapter is None else partial(inject, "pretrain", adapter)
+    """Puts the adapter's layers, if there is one, into a module of transformers. Parts are trained in their place."""
+    return None if adapter is None else partial(inject, "pretrain", adapter.low_rank)
 
 
 def empty_decoder(spec: TrainSpec, device: torch.device) -> Decoder:

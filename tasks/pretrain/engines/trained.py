@@ -9,28 +9,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.foreign import is_added
 from models.presets import Shape
 from models.transformer import Decoder
 from storage.errors import ConfigError
-from tasks.pretrain.config import FreezeConfig, Part, PretrainConfig
+from tasks.pretrain.config import FreezeConfig, PretrainConfig
 from tasks.pretrain.engines.initialise import new_decoder
-
-
-def modules_of(model: Decoder) -> dict[Part, list[str]]:
-    """The names of the modules of each part."""
-    named, inner = list(model.named_modules()), set(model.blocks.modules())
-    return {
-        "embedding": [name for name, module in named if isinstance(module, nn.Embedding) and module not in inner],
-        "head": [name for name, module in named if module is model.head],
-        "norms": [
-            name
-            for name, module in named
-            if "norm" in type(module).__name__.lower() and [*module.parameters(recurse=False)]
-        ],
-    }
+from tasks.training.adapters.config import Part
+from tasks.training.adapters.whole import modules_to_train
 
 
 def mark_trained(model: Decoder, config: PretrainConfig) -> None:
@@ -74,20 +62,8 @@ def _frozen(model: Decoder, freeze: FreezeConfig) -> set[int]:
 
 
 def _parameters_of(model: Decoder, parts: tuple[Part, ...], section: str) -> list[Tensor]:
-    modules = modules_of(model)
-    by_part = {
-        part: [p for name in names for p in model.get_submodule(name).parameters(recurse=False)]
-        for part, names in modules.items()
-    }
-    if missing := [part for part in parts if not by_part[part]]:
-        raise ConfigError(f"{section} has {missing[0]}, which the model lacks.", f"Leave {missing[0]} out.")
-    tied = _ids(by_part["embedding"]) & _ids(by_part["head"])
-    ends = [part for part in parts if part != "norms"]
-    if tied and len(ends) == 1:
-        raise ConfigError(
-            f"{section} has {ends[0]}, but the model's embedding and head are one matrix.", "Name both, or neither."
-        )
-    return [parameter for part in parts for parameter in by_part[part]]
+    names = modules_to_train(section, parts, model, model.head)
+    return [parameter for name in names for parameter in model.get_submodule(name).parameters(recurse=False)]
 
 
 def _ids(parameters: Iterable[Tensor]) -> set[int]:

@@ -11,6 +11,8 @@ from pydantic import Discriminator, Field, Tag
 from storage.errors import ConfigError
 from tasks.stage.config import StageConfig
 
+Part = Literal["embedding", "head", "norms"]
+
 LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # The linear layers of our models
 LAYERS = {
@@ -27,6 +29,12 @@ def linear_layers(family: str, depth: int) -> list[str]:
         return [f"transformer.h.{layer}.{end}" for layer in range(depth) for end in ends]
     ends = [f"self_attn.{name}" if name in LLAMA[:4] else f"mlp.{name}" for name in LAYERS[family]]
     return [f"model.layers.{layer}.{end}" for layer in range(depth) for end in ends]
+
+
+WHOLE = (
+    "parts to train whole beside the adapter, for text of a new kind: embedding (with learned positions), head, norms. "
+    "A tied matrix needs both of its names"
+)
 
 
 class LoraConfig(StageConfig):
@@ -49,6 +57,16 @@ class LoraConfig(StageConfig):
     )
     rslora: bool = Field(False, description="divide alpha by the root of the rank instead (Kalajdzievski 2023)")
     dora: bool = Field(False, description="learn the magnitude of each row of W too (Liu et al. 2024)")
+    whole: tuple[Part, ...] = Field(
+        (),
+        exclude_if=lambda whole: not whole,  # so that keys from before this field stay valid
+        description=WHOLE,
+    )
+
+    @property
+    def low_rank(self) -> LoraConfig:
+        """The adapter without the parts that are trained whole."""
+        return self.model_copy(update={"whole": ()})
 
     def unknown_targets(self, family: str, depth: int) -> list[str]:
         """The targets that our models of a family don't have with so many layers."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from models.pretrained import empty_model
 from storage.errors import ConfigError
 from tasks.training.adapters.config import AnyAdapter, LoraConfig, PrefixConfig, check_sight
+from tasks.training.adapters.whole import modules_to_train, tie_copies
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -23,7 +24,7 @@ def check_adapters(adapters: Mapping[str, AnyAdapter | None], folder: Path) -> N
     for section, adapter in chosen.items():
         assert model is not None
         if isinstance(adapter, LoraConfig):
-            targets_of(section, adapter, model)
+            peft_config(section, adapter, model)
         else:
             check_sight(section, model.config)
 
@@ -94,13 +95,17 @@ def targets_of(method: str, adapter: LoraConfig, model: PreTrainedModel) -> tupl
 
 
 def peft_config(method: str, adapter: AnyAdapter, model: PreTrainedModel) -> Any:
-    """The settings for TRL's trainers, whose seed draws LoRA's first weights. Raises as `targets_of` does."""
+    """The settings for TRL's trainers, whose seed draws LoRA's first weights. PEFT trains a copy of each part that is
+    trained whole, so the model without its adapter has the original.
+
+    Raises as `targets_of` and `modules_to_train` do."""
     import peft
 
     if not isinstance(adapter, LoraConfig):
         kind = peft.PrefixTuningConfig if isinstance(adapter, PrefixConfig) else peft.PromptTuningConfig
         return kind(task_type="CAUSAL_LM", num_virtual_tokens=adapter.tokens)
     targets, transposed = targets_of(method, adapter, model)
+    whole = modules_to_train(f"{method}.adapter.whole", adapter.whole, model, model.get_output_embeddings())
     return peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=adapter.rank,
@@ -110,11 +115,13 @@ def peft_config(method: str, adapter: AnyAdapter, model: PreTrainedModel) -> Any
         use_rslora=adapter.rslora,
         use_dora=adapter.dora,
         fan_in_fan_out=transposed,
+        modules_to_save=whole or None,
     )
 
 
 def inject(section: str, adapter: LoraConfig, model: PreTrainedModel) -> None:
-    """Put the adapter's layers into a model, in place, on its device: the meta device too. Raises as `targets_of`."""
+    """Put the adapter's layers into a model, in place, on its device: the meta device too. Raises as `peft_config`."""
     import peft
 
     peft.inject_adapter_in_model(peft_config(section, adapter, model), model)
+    tie_copies(model)

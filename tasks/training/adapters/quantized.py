@@ -43,10 +43,16 @@ def load_nf4(folder: Path, *, cuda: bool, bfloat16: bool) -> PreTrainedModel:
 
 
 def train_in_float32(model: nn.Module) -> None:
-    """Convert the adapter to float32, as over a model that isn't quantized. TRL makes it bfloat16."""
+    """Convert the adapter to float32, as over a model that isn't quantized. TRL makes it bfloat16, which rounds
+    the copies of parts that are trained whole: they begin as the originals again."""
+    from peft.utils import ModulesToSaveWrapper
+
     for value in model.parameters():
         if value.requires_grad:
             value.data = value.data.float()
+    for module in model.modules():
+        if isinstance(module, ModulesToSaveWrapper):
+            module.modules_to_save["default"].load_state_dict(module.original_module.state_dict())
 
 
 def as_rounded(folder: Path, trained: nn.Module) -> PreTrainedModel:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from models.kernels.virtual_tokens import VALUES, WEIGHTS
 from storage.errors import TrainingError
+from tasks.training.adapters.whole import tie_copies
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -48,7 +49,8 @@ def save_adapter(
         weights = get_peft_model_state_dict(
             get_peft_model(base, config), state_dict=dict(state), save_embedding_layers=False
         )
-    tensors = {name: value.detach().to("cpu", torch.float32).contiguous() for name, value in weights.items()}
+    # Copied, as a file of safetensors refuses names that share memory, such as those of a tied matrix
+    tensors = {name: value.detach().to("cpu", torch.float32, copy=True).contiguous() for name, value in weights.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     settings: dict[str, Any] = config.to_dict()
     settings |= {"base_model_name_or_path": name, "inference_mode": True}
@@ -67,18 +69,14 @@ def merge(
     from peft import PeftModel, get_peft_model_state_dict
     from safetensors import safe_open
 
-    tied = {*base.all_tied_weights_keys}
     model = PeftModel.from_pretrained(base, adapter, torch_device="cpu").eval()
+    tie_copies(model)  # else PEFT would call the merged model untied
     with safe_open(adapter / WEIGHTS, framework="pt") as file:
         lost = get_peft_model_state_dict(model, save_embedding_layers=False).keys() ^ set(file.keys())
     if lost:  # PEFT only warns
         raise TrainingError(f"{WEIGHTS} and PEFT's adapter differ in the weight {min(lost)}.", "Report this defect.")
-    # Beside a module that was trained whole PEFT keeps the original, and it copies a tied matrix for each of its names
-    numbers = {
-        name: value.numel()
-        for name, value in model.named_parameters()
-        if ".original_module." not in name and _in_base(name) not in tied
-    }
+    # Beside a module that was trained whole PEFT keeps the original
+    numbers = {name: value.numel() for name, value in model.named_parameters() if ".original_module." not in name}
     trained = sum(number for name, number in numbers.items() if "lora_" in name or ".modules_to_save." in name)
     parameters = sum(numbers.values())
     before = logits_of(model, batches)
@@ -99,11 +97,6 @@ def merge(
         "merged_logit_difference": float(f"{difference:.2e}"),
     }
     return merged, counts
-
-
-def _in_base(name: str) -> str:
-    """The name that a parameter of PEFT's model has in the base."""
-    return name.removeprefix("base_model.model.").replace(".modules_to_save.default.", ".")
 
 
 def proof_batches(trainer: Trainer) -> list[Batch]:

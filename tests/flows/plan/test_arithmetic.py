@@ -11,7 +11,7 @@ from rich.console import Console
 from flows.commands.plan import show_plan, show_posttraining
 from flows.commands.training import show_training
 from flows.estimates.arithmetic import TrainingPlan, pretraining_of, training_plan
-from flows.estimates.posttraining import TRL, needs
+from flows.estimates.posttraining import TRL, Need, needs
 from flows.records.recorder import Asked
 from models.memory import LIBRARIES, Setup
 from models.presets import derive
@@ -245,7 +245,7 @@ def test_the_least_memory_of_post_training_is_that_of_its_states_and_frozen_mode
         profile = load("tiny", ["kto={}", *overrides])
         profile = profile.model_copy(update={"runtime": profile.runtime.with_changes("training", processes=processes)})
         (found,) = needs(profile, ["kto", "prune"], None, count, cuda=cuda).values()  # `prune` trains nothing
-        assert not found.rows
+        assert not found.most
         return found.bytes - (0 if cuda else LIBRARIES + TRL)
 
     sharded = ["runtime.posttrain.engine=fsdp", "runtime.posttrain.zero_stage=3"]
@@ -256,6 +256,19 @@ def test_the_least_memory_of_post_training_is_that_of_its_states_and_frozen_mode
     for settings, bytes_ in (("", 20), ("beta: 0, max_kl: null", 16), ("adapter: {rank: 4}", 4)):
         found = needs(load("tiny", [f"grpo={{{settings}}}"]), ["grpo"], None, count, cuda=True)
         assert found["grpo"].bytes == bytes_ * count
+
+
+def test_a_plan_has_the_memory_of_a_merge() -> None:
+    def most(models: int, method: str, *, cuda: bool = False) -> dict[str, Need]:
+        links = ["sft", "dpo", "base"][:models]
+        merged = ", ".join(f"{{link: {link}}}" for link in links)
+        profile = load("tiny", [f"merge={{method: {method}, models: [{merged}]}}"])
+        return needs(profile, ["merge"], derive(pretraining_of(profile).new_model, 6144), 0, cuda=cuda)
+
+    two, three = (most(models, "linear")["merge"].bytes - LIBRARIES for models in (2, 3))
+    assert three - two == two // 3, "a model more beside the merged one and two"
+    assert most(2, "ties")["merge"].bytes - LIBRARIES > two
+    assert most(2, "linear", cuda=True) == {}, "it is computed on the CPU"
 
 
 def test_a_plan_has_the_copy_and_the_cache_of_an_engine_that_samples() -> None:

@@ -134,6 +134,18 @@ def test_what_grows_with_a_setting_grows_in_the_plan(
     assert grown == pytest.approx(ratio, rel=0.15)
 
 
+def test_answers_and_merges_have_a_time(tmp_path: Path) -> None:
+    def seconds(stage: str, *settings: str) -> float:
+        chained = ["best_of_n={n: 4}", "merge={models: [{link: sft}, {link: dpo}]}"]
+        found = expected(load("tiny", [at(tmp_path), *chained, *settings]))[stage]
+        return found.seconds - found.fixed
+
+    assert seconds("best_of_n", "best_of_n.n=8") == pytest.approx(2 * seconds("best_of_n"))
+    assert seconds("best_of_n", "best_of_n.prompts=1") < seconds("best_of_n") / 100
+    more = "merge.models=[{link: sft}, {link: dpo}, {link: base}]"
+    assert seconds("merge", more) == pytest.approx(5 / 4 * seconds("merge"))
+
+
 def test_data_stages_grow_with_the_files_of_their_sources(tmp_path: Path) -> None:
     profile = profile_of(tmp_path)
     rows = [json.dumps({"text": "A word of some notes. " * 40})] * 2000

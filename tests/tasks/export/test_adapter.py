@@ -53,7 +53,8 @@ def adapt(model: Path, folder: Path, settings: LoraConfig, seed: int) -> Path:
     config.init_lora_weights = False
     torch.manual_seed(seed)
     drawn = get_peft_model(base, config).state_dict()
-    state = {name: value * 0.1 if "lora_B" in name else value for name, value in drawn.items()}
+    by = {"lora_B": 0.1, "modules_to_save": 1.1}
+    state = {name: value * next((by[part] for part in by if part in name), 1) for name, value in drawn.items()}
     save_adapter(config, state, load_pretrained(model), "sha256:0", folder / "adapter")
     merged: Any = PeftModel.from_pretrained(load_pretrained(model), folder / "adapter").merge_and_unload()
     merged.save_pretrained(folder / "model")
@@ -170,13 +171,26 @@ def test_other_families_and_scales_are_proved_too(family: str, rslora: bool, tmp
         assert not np.isnan(parity.perplexity)
 
 
-def write(folder: Path, base: Path, *links: Path) -> tuple[Path, Reference, Adapted]:
-    """Both formats, without the stage."""
+def test_parts_that_were_trained_whole_are_those_of_the_last_adapter(tmp_path: Path) -> None:
+    base = make_model(tmp_path / "base", kv_heads=2)
+    for number, (name, before, whole) in enumerate(
+        [("sft", base, ("embedding", "head")), ("dpo", tmp_path / "sft" / "model", ("embedding", "head", "norms"))]
+    ):
+        adapt(before, tmp_path / name, LoraConfig(rank=2, whole=whole), number)
+    for links in (["sft"], ["sft", "dpo"]):
+        given = [tmp_path / one for one in links]
+        written, reference, adapted = write(tmp_path / links[-1] / "as", base, *given, formats=("adapter",))
+        weights, parity, _ = prove(reference, "adapter", written, 1, adapted)
+        require("adapter", parity, weights, FORMATS["adapter"].tolerance)
+
+
+def write(folder: Path, base: Path, *links: Path, formats: tuple[str, ...] = BOTH) -> tuple[Path, Reference, Adapted]:
+    """Formats, without the stage."""
     model, written = links[-1] / "model", folder / "written"
     adapted = Adapted(base, tuple(link / "adapter" for link in links), "theirs", folder / "scratch")
     for made in (written, adapted.scratch):
-        made.mkdir(exist_ok=True)
-    for name in BOTH:
+        made.mkdir(parents=True, exist_ok=True)
+    for name in formats:
         FORMATS[name].write(Source(model, adapted=adapted), written)
     drawn = np.random.default_rng(0).integers(10, 250, (2, 60)).tolist()
     config = ExportConfig(prompts=PROMPTS, greedy_tokens=4)
@@ -242,6 +256,11 @@ def test_dora_is_refused_where_it_is_handed_on_all_the_same(chain: Path, tmp_pat
         ("finetune", ["sft.adapter={dora: true}"], r"sft\.adapter\.dora scales the base's own rows"),
         ("finetune", ["sft.adapter={quantize: nf4}"], r"sft\.adapter\.quantize rounds the base.*set it to none"),
         ("finetune", ["export.link=base"], "nothing was trained on the base"),
+        (
+            "finetune",
+            ["sft.adapter={whole: [head]}", "export.formats=[adapter, gguf-adapter]"],
+            r"gguf-adapter, which has no place for the parts of sft\.adapter\.whole: leave whole out, or",
+        ),
     ],
 )
 def test_what_is_no_adapter_over_a_base_is_refused_when_the_profile_is_read(

@@ -20,7 +20,7 @@ from tasks.base import BaseConfig
 from tasks.posttrain.best_of_n import BestOfNConfig, best_of_n
 from tasks.posttrain.best_of_n.answerer import Model
 from tasks.posttrain.best_of_n.choose import best_of, decision
-from tasks.posttrain.best_of_n.stage import sources
+from tasks.posttrain.best_of_n.stage import means_of_best, shown, sources
 from tasks.posttrain.methods.sft import SftConfig, sft
 from tasks.stage.output import Output
 from tests.tasks.endpoint.completions import Said, serve
@@ -72,6 +72,31 @@ def test_the_expected_best_is_the_mean_over_all_draws() -> None:
     for n in range(1, 6):
         draws = [max(draw) for draw in combinations(rewards, n)]
         assert best_of(rewards, n) == pytest.approx(sum(draws) / len(draws))
+
+
+def test_answers_that_are_never_chosen_are_not_in_the_reward_of_the_best() -> None:
+    groups = (said(0, 1, 3, 9, faults="d"), said(2, None, 5, faults="c"), said(7, faults="a"))
+    assert means_of_best(4, [{"answers": group} for group in groups]) == {
+        1: pytest.approx((4 / 3 + 2) / 2),
+        2: pytest.approx((7 / 3 + 2) / 2),
+        4: (3 + 2) / 2,
+    }
+    assert means_of_best(2, [{"answers": said(1, 1, faults="ab")}]) == {}
+
+
+@pytest.mark.parametrize(
+    ("answers", "settings", "expected"),
+    [
+        (said(0, 1), {}, ("b", "a", "1 and 0")),
+        (said(1, 0, faults="b"), {}, ("a", "", "1")),
+        (said(None), {"n": 1, "rewards": [], "endpoint": {"url": "http://a", "model": "b"}}, ("a", "", "")),
+    ],
+)
+def test_the_only_answer_left_is_not_shown_as_the_worst(
+    answers: list[dict[str, Any]], settings: dict[str, Any], expected: tuple[str, str, str]
+) -> None:
+    one = {"prompt": [{"content": "1+1"}], "answers": answers, **decision(config_of(**settings), answers)}
+    assert shown(one) == {"prompt": "1+1", **dict(zip(("best", "worst", "rewards"), expected, strict=True))}
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +156,10 @@ def test_the_best_answers_become_instructions_and_pairs(sums: Artifact, tmp_path
         assert texts[0] == right[one["id"]] != texts[1]
     assert (len(chosen), len(pairs)) == (out.counts["instructions"], out.counts["pairs"])
     assert not {row["id"] for row in (*chosen, *pairs)} & set(right), "ids are new, so that some are held out"
-    given = [answer["reward"] for one in transcripts for answer in one["answers"]]
-    assert out.counts["mean_reward"] == pytest.approx(sum(given) / len(given), abs=1e-6)
+    answers = [answer for one in transcripts for answer in one["answers"]]
+    assert out.counts["never_chosen"] == sum(bool(answer["fault"]) for answer in answers) > 0
+    best = [one["answers"][one["best"]]["reward"] for one in transcripts if "best" in one]
+    assert out.counts["best_reward"] == pytest.approx(sum(best) / len(best), abs=1e-6)
     assert [row["answers"] for row in out.counts["tables"]["Reward of the best"]] == [1, 2, 4]
     ledger = list(read_ledger(out.path / "ledger" / "00000.parquet"))
     assert [verdict.id for verdict in ledger] == [one["id"] for one in transcripts if one["dropped"]]

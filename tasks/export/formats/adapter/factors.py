@@ -1,5 +1,6 @@
 """Low-rank changes of matrices (LoRA, Hu et al. 2021). Those of several adapters, trained one after the other, are
-joined into one: its change is their sum, and its factors are theirs side by side.
+joined into one: its change is their sum, and its factors are theirs side by side. A tensor that several train whole is
+that of the last.
 
 Shapes: R rank, I inputs and O outputs of a layer.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"  # of 
 
 @dataclass(frozen=True)
 class LowRank:
-    """The change of a layer's matrix, outputs × inputs, is scale · B·A."""
+    """The change of a layer's matrix, outputs × inputs, is scale · B·A. Tensors in `whole` replace the base's."""
 
     scale: float
     layers: Mapping[str, tuple[Float32, Float32]]  # A (R, I) and B (O, R), by the name of the layer
     transposed: bool = False  # the base stores inputs × outputs, as GPT-2 does
+    whole: Mapping[str, Float32] = field(default_factory=dict)  # by the name of the tensor
 
     @property
     def rank(self) -> int:
@@ -64,7 +66,8 @@ def read_factors(folder: Path) -> LowRank:
     names = sorted(name.removeprefix(_PREFIX).removesuffix(_A) for name in tensors if name.endswith(_A))
     layers = {name: (tensors[f"{_PREFIX}{name}{_A}"], tensors[f"{_PREFIX}{name}{_B}"]) for name in names}
     scale = settings.get("lora_alpha", ALPHA) / (math.sqrt(rank) if settings.get("use_rslora") else rank)
-    return LowRank(scale, layers, transposed=bool(settings.get("fan_in_fan_out")))
+    whole = {name.removeprefix(_PREFIX): value for name, value in tensors.items() if ".lora_" not in name}
+    return LowRank(scale, layers, bool(settings.get("fan_in_fan_out")), whole)
 
 
 def joined(adapters: Sequence[LowRank]) -> LowRank:
@@ -83,24 +86,26 @@ def joined(adapters: Sequence[LowRank]) -> LowRank:
         ]
         b = [np.float32(one.scale) * part for one, (_, part) in zip(adapters, parts, strict=True)]
         layers[name] = np.concatenate([part for part, _ in parts]), np.concatenate(b, axis=1)
-    return LowRank(1.0, layers, transposed=adapters[0].transposed)
+    whole = {name: value for one in adapters for name, value in one.whole.items()}
+    return LowRank(1.0, layers, adapters[0].transposed, whole)
 
 
 def as_tensors(factors: LowRank) -> dict[str, Float32]:
-    """Factors under PEFT's names."""
-    return {
+    """Factors and whole tensors under PEFT's names."""
+    low_rank = {
         f"{_PREFIX}{name}{end}": np.ascontiguousarray(value)
         for name, pair in factors.layers.items()
         for end, value in zip((_A, _B), pair, strict=True)
     }
+    return {**low_rank, **{f"{_PREFIX}{name}": value for name, value in factors.whole.items()}}
 
 
-def base_matrices(base: Path, layers: Mapping[str, Any]) -> Iterator[tuple[str, str, Float32]]:
-    """(name, layer or empty, values) of each tensor of the base, under the names that transformers loads them by.
-    Raises ParityError for a layer that the base lacks."""
+def base_matrices(base: Path, factors: LowRank) -> Iterator[tuple[str, str, Float32]]:
+    """(name, layer or empty, values) of each tensor of the base, under the names that transformers loads them by, whole
+    ones replaced. Raises ParityError for one that the adapter changes and the base lacks."""
     state = load_pretrained(base).state_dict()
-    if lost := sorted(name for name in layers if f"{name}.weight" not in state):
+    if lost := sorted({*(f"{name}.weight" for name in factors.layers), *factors.whole} - {*state}):
         raise ParityError(f"The adapter changes {lost[0]}, which the base lacks.", "Report it.")
     for name, value in state.items():
         layer = name.removesuffix(".weight")
-        yield name, layer if layer in layers else "", value.numpy()
+        yield name, layer if layer in factors.layers else "", factors.whole.get(name, value.numpy())

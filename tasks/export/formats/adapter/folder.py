@@ -89,7 +89,9 @@ class Adapter(OverBase):
             written, rank = settings[0], factors.rank
             if len(settings) > 1:
                 targets = sorted({target for one in settings for target in one["target_modules"]})
+                whole = sorted({name for one in settings for name in one["modules_to_save"] or ()})
                 written |= {"r": rank, "lora_alpha": rank, "use_rslora": False, "target_modules": targets}
+                written |= {"modules_to_save": whole or None}
         name, revision = hub_name(adapted.name)
         written |= {"base_model_name_or_path": name, "revision": revision}
         text = json.dumps(written, indent=2, sort_keys=True, ensure_ascii=False)
@@ -122,7 +124,7 @@ class Adapter(OverBase):
 
         virtual = (model / FOLDER).is_dir()
         factors = LowRank(1.0, {}) if virtual else read_factors(self.path(release))
-        for name, layer, values in base_matrices(self.opened_over.base, factors.layers):
+        for name, layer, values in base_matrices(self.opened_over.base, factors):
             change: Any = factors.change(layer) if layer else 0
             yield name, values + (change.T if layer and factors.transposed else change)
 

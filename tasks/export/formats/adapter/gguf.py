@@ -68,13 +68,13 @@ class GgufAdapter(OverBase):
         """The base's tensors with the changes added."""
         from gguf import GGUFReader, Keys
 
-        from tasks.export.formats.adapter.factors import base_matrices
+        from tasks.export.formats.adapter.factors import LowRank, base_matrices
 
         names, read = _names(model), GGUFReader(self.path(release) / FILE)
         tensors = {tensor.name: np.asarray(tensor.data) for tensor in read.tensors}
         alpha = float(read.fields[Keys.Adapter.LORA_ALPHA].contents())
         theirs = {name.removesuffix(_A) for name in tensors if name.endswith(_A)}
-        for name, _, values in base_matrices(self.opened_over.base, {}):
+        for name, _, values in base_matrices(self.opened_over.base, LowRank(1.0, {})):
             matrix = names.name_of(name)
             if matrix not in theirs:
                 yield name, values
