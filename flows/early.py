@@ -5,7 +5,8 @@ A plan asks the first before anything is made. A run asks the last as soon as th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from rich.markup import escape
@@ -18,6 +19,7 @@ from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.errors import ConfigError, EmptyOutput, harmless
 from tasks.base.more_rows import check_rows
+from tasks.base.source import known_config, unreadable
 from tasks.download import check_first_rows
 from tasks.download.config import EmbeddedSource
 from tasks.evaluate import EvaluateConfig
@@ -137,6 +139,15 @@ def _before_training(
         check_pairs(_reading_download(profile, reached), pairs, model, context)
 
     STAGES[stage].before({**_methods(profile), "evaluate": profile.evaluate, "export": profile.export}, check)
+
+
+def check_known_adapters(profile: Profile, planned: Collection[str]) -> None:
+    """Raises ConfigError for an adapter of the stages to come that the base can't have, if its config is on this
+    machine."""
+    adapters = {name: config.adapter for name, config in _methods(profile).items() if name in planned}
+    if profile.base is not None and any(adapters.values()) and (known := known_config(profile.base)) is not None:
+        with suppress(*unreadable()):
+            check_adapters(adapters, known)
 
 
 def is_wide(base: Artifact) -> bool:

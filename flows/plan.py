@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from flows.early import check_sources
+from flows.early import check_known_adapters, check_sources
 from flows.estimates.planned_stage import Pending, PlannedStage
 from flows.estimates.sources import Rows, rows_of
 from flows.pipeline import stages
@@ -49,6 +49,7 @@ def plan(profile: Profile, session: Session | None = None) -> list[PlannedStage]
 
     with open_session(replace(session, call=ask)):
         stages(profile)
+        check_known_adapters(profile, {line.name for line in lines if not line.hit})
     check_sources(profile, lines)
     return lines
 

@@ -65,13 +65,14 @@ def _load(auto: Any, folder: Path, options: Mapping[str, Any]) -> PreTrainedMode
     return model
 
 
-def empty_model(folder: Path) -> PreTrainedModel:
-    """The model of a folder without memory for its weights: only its config is read."""
+def empty_model(source: Any) -> PreTrainedModel:
+    """The model of a folder, or of a config of transformers, without memory for its weights, which are not read."""
     import torch
     from transformers import AutoModelForCausalLM
 
+    config = load_config(source) if isinstance(source, Path) else source
     with torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(load_config(folder), trust_remote_code=False)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     return model
 
 

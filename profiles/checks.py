@@ -20,9 +20,10 @@ from tasks.evaluate.side_by_side.config import names_of
 from tasks.export import BEST, HOLD_VIRTUAL
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
+from tasks.posttrain.prune import PruneConfig
 from tasks.posttrain.rewards.config import ROUNDING, bounds_of
 from tasks.significance.gate_config import BITS, unknown_models, unknown_tasks
-from tasks.training.adapters.config import LAYERS, LoraConfig, why_not_apart
+from tasks.training.adapters.config import LAYERS, LoraConfig, smaller_sides, why_not_apart
 from tasks.training.chain import BASE, BESIDE, BEST_OF_N, FEEDBACK, JUDGE, LINKS, MAKES
 
 Check = Callable[[Sections], Iterator[str]]
@@ -294,12 +295,36 @@ def adapters_have_layers(profile: Sections) -> Iterator[str]:
                 f"to train in {name}.adapter.targets ({', '.join(LAYERS[family])}), or leave adapter out"
             )
         pruned = profile.prune if "prune" in profile.links[: profile.links.index(name)] else None
-        depth = (pruned and pruned.layers) or (shape.depth if (shape := _shape(profile)) else 1)
-        if unknown := adapter.unknown_targets(family, depth):
+        shape = _shape(profile)
+        depth = (pruned and pruned.layers) or (shape.depth if shape else 1)
+        unknown = adapter.unknown_targets(family, depth)
+        if unknown:
             yield (
                 f"{name}.adapter.targets has {', '.join(unknown)}, but the linear layers of a {family} are "
                 f"{', '.join(LAYERS[family])}, each in layers.0 to layers.{depth - 1}"
             )
+        if shape is None or unknown:
+            continue
+        if adapter.rank > (smallest := adapter.smallest_side(family, depth, sides_of(shape, pruned))):
+            yield f"{name}.adapter.rank is {adapter.rank:,}, but the smallest side of a layer is {smallest:,}: lower it"
+        ends = {*adapter.whole} & {"embedding", "head"}
+        if shape.tie_embeddings and len(ends) == 1:
+            yield (
+                f"{name}.adapter.whole has {ends.pop()}, but the model's embedding and head are one matrix: name both, "
+                "or neither"
+            )
+
+
+def sides_of(shape: ModelShape, pruned: PruneConfig | None) -> dict[str, int]:
+    """The smaller sides of the layers of a model that is pretrained, and pruned."""
+    kept = (pruned and pruned.kv_heads) or shape.kv_heads
+    return smaller_sides(
+        shape.family,
+        width=(pruned and pruned.width) or shape.width,
+        queries=shape.heads // shape.kv_heads * kept * shape.head_dim,
+        keys=kept * shape.head_dim,
+        feed_forward=(pruned and pruned.feed_forward) or shape.feed_forward,
+    )
 
 
 def virtual_tokens_stay_beside(profile: Sections) -> Iterator[str]:

@@ -37,6 +37,14 @@ WHOLE = (
 )
 
 
+def smaller_sides(family: str, *, width: int, queries: int, keys: int, feed_forward: int) -> dict[str, int]:
+    """The smaller side of each linear layer of our models, by the end of its name."""
+    if family == "gpt2":
+        return dict(zip(LAYERS[family], (width, min(width, feed_forward), min(width, feed_forward)), strict=True))
+    sides = (queries, keys, keys, queries, feed_forward, feed_forward, feed_forward)
+    return {name: min(width, side) for name, side in zip(LLAMA, sides, strict=True)}
+
+
 class LoraConfig(StageConfig):
     """Low-rank adaptation (Hu et al. 2021): the weight W of a layer is frozen, and scale · B·A is learned beside it."""
 
@@ -71,9 +79,17 @@ class LoraConfig(StageConfig):
     def unknown_targets(self, family: str, depth: int) -> list[str]:
         """The targets that our models of a family don't have with so many layers."""
         names = linear_layers(family, depth)
-        return [
-            target for target in self.targets or () if not any(fnmatchcase(f".{name}", f"*.{target}") for name in names)
-        ]
+        return [target for target in self.targets or () if not any(_meant(name, target) for name in names)]
+
+    def smallest_side(self, family: str, depth: int, sides: Mapping[str, int]) -> int:
+        """The smallest side of a layer that it adapts, by those of `smaller_sides`."""
+        names = linear_layers(family, depth)
+        meant = [name for name in names if any(_meant(name, target) for target in self.targets or ("*",))]
+        return min(sides[name.rpartition(".")[2]] for name in meant)
+
+
+def _meant(name: str, target: str) -> bool:
+    return fnmatchcase(f".{name}", f"*.{target}")
 
 
 class VirtualTokens(StageConfig):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.pretrained import empty_model
@@ -16,11 +15,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def check_adapters(adapters: Mapping[str, AnyAdapter | None], folder: Path) -> None:
-    """Raises ConfigError for an adapter of these sections that can't be laid over the model of a folder. Reads only its
-    config."""
+def check_adapters(adapters: Mapping[str, AnyAdapter | None], source: Any) -> None:
+    """Raises ConfigError for an adapter of these sections that can't be laid over the model of a folder, or of a config
+    of transformers."""
     chosen = {name: adapter for name, adapter in adapters.items() if adapter is not None}
-    model = empty_model(folder) if chosen else None
+    model = empty_model(source) if chosen else None
     for section, adapter in chosen.items():
         assert model is not None
         if isinstance(adapter, LoraConfig):

@@ -13,8 +13,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from flows.plan import plan
+from models.config import ModelConfig
+from models.presets import derive
 from models.pretrained import load_pretrained
 from models.tokenizer import load_tokenizer
+from profiles.checks import sides_of
+from profiles.load import load
 from storage.artifact import Artifact
 from storage.digests import list_files, tree_digest
 from storage.errors import ConfigError, TrainingError
@@ -184,6 +189,41 @@ def test_what_can_be_a_target_depends_on_the_model(family: str, tmp_path: Path) 
             peft_config("sft", LORA.model_copy(update={"targets": [known[0], wrong]}), theirs)
     with pytest.raises(ConfigError, match=r"sft\.adapter\.rank is 999, but the smallest side of a layer is \d+"):
         peft_config("sft", LORA.model_copy(update={"rank": 999}), theirs)
+
+
+@pytest.mark.parametrize(("family", "shape"), [("gpt2", {}), ("llama", {"kv_heads": 2}), ("qwen3", {"head_size": 8})])
+def test_a_profile_knows_the_smallest_side_of_its_layers(family: str, shape: dict[str, Any], tmp_path: Path) -> None:
+    known = derive(ModelConfig(**{"family": family, "depth": 2, "width": 64, "heads": 4, "context": 128, **shape}), 600)
+    theirs = load_pretrained(make_model(tmp_path / "model", family=family, **shape))
+    for target in LAYERS[family]:
+        adapter = LoraConfig(targets=[target])
+        smallest = adapter.smallest_side(family, 2, sides_of(known, None))
+        peft_config("sft", adapter.model_copy(update={"rank": smallest}), theirs)
+        with pytest.raises(ConfigError, match=f"but the smallest side of a layer is {smallest}"):
+            peft_config("sft", adapter.model_copy(update={"rank": smallest + 1}), theirs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("sft.adapter={rank: 129}", r"sft\.adapter\.rank is 129, but the smallest side of a layer is \d+: lower it"),
+        ("dpo.adapter={rank: 4, whole: [head]}", r"dpo\.adapter\.whole has head, but .* one matrix: name both"),
+        ("dpo.adapter={kind: prefix, whole: [head]}", r"whole"),
+    ],
+)
+def test_what_a_new_model_lacks_is_refused_when_the_profile_is_read(settings: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load("tiny", [settings, "pretrain.model.tie_embeddings=true"])
+
+
+@pytest.mark.parametrize("settings", ["{rank: 65}", "{rank: 4, whole: [head]}", "{rank: 4, targets: [q_prj]}"])
+def test_a_plan_refuses_what_a_base_of_this_machine_lacks(settings: str, model: Artifact, tmp_path: Path) -> None:
+    pairs = make_instructions(tmp_path / "pairs")
+    source = f"{{kind: files, name: mine, role: instructions, paths: ['{pairs}/all.jsonl']}}"
+    sources = [f"download.sources=[{source}]", f"base={{folder: {model.path}}}", f"runtime.store={tmp_path / 'store'}"]
+    with pytest.raises(ConfigError, match=r"sft\.adapter\."):
+        plan(load("finetune", [*sources, f"sft.adapter={settings}"]))
+    plan(load("finetune", [*sources, "sft.adapter={rank: 64}"]))
 
 
 def draw_adapter(base: Path, folder: Path, **settings: Any) -> None:
