@@ -55,11 +55,10 @@ def check_runtime(name: str, config: PosttrainConfig, runtime: Runtime) -> None:
             f"{name}.adapter.quantize is nf4, which runtime.posttrain.{setting} {value} can't do.",
             "Set the engine to ddp and compile to off, or leave quantize out.",
         )
-    recomputed = engine == "fsdp" and settings.recompute == "full"  # in which PEFT doesn't find norms by their names
-    if recomputed and isinstance(config.adapter, LoraConfig) and "norms" in config.adapter.whole:
+    if engine == "fsdp" and isinstance(config.adapter, LoraConfig) and config.adapter.whole:
         raise ConfigError(
-            f"{name}.adapter.whole has norms, which runtime.posttrain.recompute full can't do under fsdp.",
-            "Set recompute to none, or leave norms out.",
+            f"{name}.adapter.whole is set, which runtime.posttrain.engine fsdp can't do: its gradients are others.",
+            "Use ddp or deepspeed, or leave whole out.",
         )
     if config.samples and (engine == "fsdp" or zero == 3 or settings.compile != "off"):
         under = f"compile {settings.compile}" if settings.compile != "off" else f"engine {engine}, zero_stage {zero}"
