@@ -195,15 +195,7 @@ def make_engine(
             )
         adapters = {one: other.folder / "adapter" for one, other in adapted.items()}
         check_factors_only(adapters)
-        return VllmEngine(
-            folder,
-            config.state,
-            chosen.vllm,
-            context=context,
-            adapters=adapters,
-            draft=draft,
-            say=say,
-        )
+        return VllmEngine(folder, config.state, chosen.vllm, context=context, adapters=adapters, draft=draft, say=say)
     for other in adapted.values():
         if not (other.folder / ADAPTER).is_file() or other.tokenizer_digest != release.tokenizer_digest:
             raise ConfigError(
