@@ -11,7 +11,6 @@ from tests.tasks.tiny_model import make_model
 GGUF = "gguf/model-f32.gguf"
 LARGE = 30.0  # of an embedding, over the others' 0.02
 SURE = 3.0  # of a row of the head: a logit of about 24 over the others' 0
-START = "\n"  # the last token of a prompt
 
 
 def make_release(folder: Path, says: str = "", *, again: bool = False, **shape: Any) -> Path:
@@ -32,12 +31,13 @@ def teach(folder: Path, says: str, again: bool) -> None:
     dimension of the stream for each. The embeddings must not be tied."""
     from safetensors.numpy import load_file, save_file
 
-    from models.conversation import turns_of
+    from models.conversation import render, turns_of
     from models.tokenizer import load_tokenizer, text_ids
 
     tokenizer = load_tokenizer(folder)
-    said, start = text_ids(tokenizer, says), text_ids(tokenizer, START)
-    chain = [start[-1], *said, said[0] if again else turns_of(tokenizer).end]
+    prompt = render(tokenizer, [{"role": "user", "content": "a"}], add_generation_prompt=True)["input_ids"]
+    said = text_ids(tokenizer, says)
+    chain = [prompt[-1], *said, said[0] if again else turns_of(tokenizer).end]
     assert len({*chain[:-1]}) == len(chain) - 1, "a token occurs twice"
     weights = load_file(folder / "model.safetensors")
     embeddings, head = weights["model.embed_tokens.weight"], weights["lm_head.weight"]
