@@ -6,12 +6,14 @@ It is part of export's config, and so of its key: it holds only what a rerun of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from profiles.schema import Profile
 from storage.artifact import Artifact
 from storage.manifest import Manifest
 from tasks.download.config import EMBEDDED_LICENCES, EmbeddedSource, HubSource
 from tasks.export.card.provenance import DocumentLicence, Provenance, StatedSource, Synthetic, Training
+from tasks.posttrain.merge.config import MergeConfig
 from tasks.posttrain.methods import METHODS
 from tasks.training.chain import BASE, BESIDE
 
@@ -48,11 +50,7 @@ def provenance_of(
         synthetic=_synthetic(profile, stages),
         languages=languages.allowed if languages and profile.pretrain else [],
         funnel=_funnel(stages),
-        training=[
-            Training(stage=found.stage, measures=kept)
-            for found in trained.values()
-            if (kept := {name: found.counts[name] for name in MEASURES if name in found.counts})
-        ],
+        training=[one for found in trained.values() if (one := _training(profile, found)) is not None],
         precision=next(filter(None, (_precision(found) for found in reversed(trained.values()))), ""),
     )
 
@@ -60,6 +58,24 @@ def provenance_of(
 def _manifest(artifact: Artifact) -> Manifest | None:
     found = artifact.manifest
     return None if found is None or found.adopted else found
+
+
+def _training(profile: Profile, found: Manifest) -> Training | None:
+    """What the card says of a stage of the chain. None for one that changed nothing, such as `base`."""
+    measures = {name: found.counts[name] for name in MEASURES if name in found.counts}
+    how = _how(getattr(profile, found.stage, None))
+    return Training(stage=found.stage, how=how, measures=measures) if how or measures else None
+
+
+def _how(section: Any) -> str:
+    """How a stage changed the model, as far as its name doesn't say it."""
+    if isinstance(section, MergeConfig):
+        models = [f"{weight:g} × {one.named}" for weight, one in zip(section.weights, section.models, strict=True)]
+        return f"{section.method} of {', '.join(models)}"
+    adapter, rewards = getattr(section, "adapter", None), getattr(section, "rewards", None)
+    parts = [adapter.words] if adapter is not None else []
+    parts += [f"rewards: {', '.join(one.title for one in rewards)}"] if rewards else []
+    return "; ".join(parts)
 
 
 def _funnel(stages: Mapping[str, Artifact]) -> dict[str, int]:
@@ -128,7 +144,8 @@ def _sources(profile: Profile, chain: list[str], learned: frozenset[str] | None)
     for source in profile.download.sources:
         if isinstance(source, EmbeddedSource):
             documents = [name for name in source.names if learned is None or name in learned]
-            used = {"documents": documents, **EMBEDDED_PAIRS}
+            pairs = {role: names for role, names in EMBEDDED_PAIRS.items() if getattr(source, role)}
+            used = {"documents": documents, **pairs}
             for name in dict.fromkeys(name for role in used if role in roles for name in used[role]):
                 as_what = [role for role in used if role in roles and name in used[role]]
                 yield StatedSource(name=name, used_as=as_what, licence=stated.get(name, ""))

@@ -11,7 +11,7 @@ import numpy as np
 
 from models.config import ModelConfig
 from models.presets import derive
-from models.tokenizer import tokenizer_digest
+from models.tokenizer import ASSISTANT, load_tokenizer, text_ids, tokenizer_digest
 from storage.artifact import Artifact
 from storage.shards.documents import Document, write_documents
 from storage.shards.tokens import write_tokens
@@ -66,6 +66,19 @@ def make_model(folder: Path, *, family: str = "llama", vocab_size: int = 600, **
     config = ModelConfig(**{"family": family, "depth": 2, "width": 64, "heads": 4, "context": 128, **shape})
     model = Transformer(derive(config, vocab_size))
     save(model, folder, tokenizer)
+    return folder
+
+
+def speaking(folder: Path) -> Path:
+    """The model, which answers in text. With tied weights that are drawn the likeliest token is the last one, which after
+    a prompt is a control token, and those have no text. So it stands for a line feed here, but is less likely."""
+    from safetensors.torch import load_file, save_file
+
+    tokenizer = load_tokenizer(folder)
+    weights = load_file(folder / "model.safetensors")
+    rows = weights["model.embed_tokens.weight"]
+    rows[tokenizer.convert_tokens_to_ids(ASSISTANT)] = 0.9 * rows[text_ids(tokenizer, "\n")[-1]]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 

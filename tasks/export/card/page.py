@@ -39,6 +39,7 @@ SHAPE = (
     FIELD,
 )
 _MARKUP = re.compile(r"[\\`*_\[\]|]")
+CHANGES = {"prune": "pruned", "distill": "distilled from a teacher's predictions", "sft": "fine-tuned on instructions"}
 PREFERENCES = ("dpo", "orpo", "cpo", "kto", "ppo", "grpo")
 _ENERGY = (
     "Energy: not recorded. How long the stages took differs from run to run, so it is in the manifests of the "
@@ -117,11 +118,12 @@ def _plain_name(model: Mapping[str, Any], result: Mapping[str, Any]) -> str:
 def _history(model: Mapping[str, Any], provenance: Provenance | None) -> str:
     base = model.get(BASE_FIELD)
     parts = ["pretrained from scratch" if base is None else f"started from the base model {base}"]
-    links = [training.stage for training in provenance.training] if provenance else []
-    parts += ["fine-tuned on instructions"] if "sft" in links else []
+    links = {training.stage: training.how for training in provenance.training} if provenance else {}
+    parts += [words for name, words in CHANGES.items() if name in links]
     parts += (
         [f"aligned by {', '.join(aligned)}"] if (aligned := [name for name in links if name in PREFERENCES]) else []
     )
+    parts += [f"merged ({_inline(links['merge'])})"] if "merge" in links else []
     return ", ".join(parts)
 
 
@@ -198,7 +200,11 @@ def _training(provenance: Provenance | None, result: Mapping[str, Any]) -> list[
         parts.append(_written_by_a_model(provenance.synthetic))
     if provenance.training:
         stages = [
-            {"stage": training.stage, "measured": ", ".join(_measure(*one) for one in training.measures.items())}
+            {
+                "stage": training.stage,
+                "how": _in_table(training.how),
+                "measured": ", ".join(_measure(*one) for one in training.measures.items()),
+            }
             for training in provenance.training
         ]
         parts.append(markdown_table(stages))

@@ -41,9 +41,10 @@ class Synthetic(StageConfig):
 
 
 class Training(StageConfig):
-    """The counts of a stage that trained."""
+    """A stage that changed the model: how, and the counts of its training."""
 
     stage: str = Field(description="its name")
+    how: str = Field("", description="an adapter, rewards, or what was merged", exclude_if=lambda how: not how)
     measures: dict[str, int | float] = Field(description="steps, tokens and losses from its manifest")
 
 

@@ -72,6 +72,12 @@ class LoraConfig(StageConfig):
     )
 
     @property
+    def words(self) -> str:
+        """What it is, for a model card."""
+        kind = f"{'QLoRA' if self.quantize != 'none' else 'DoRA' if self.dora else 'LoRA'} of rank {self.rank}"
+        return f"{kind}, and {', '.join(self.whole)} whole" if self.whole else kind
+
+    @property
     def low_rank(self) -> LoraConfig:
         """The adapter without the parts that are trained whole."""
         return self.model_copy(update={"whole": ()})
@@ -96,6 +102,11 @@ class VirtualTokens(StageConfig):
     """Trained vectors before every text. They can't be merged into weights."""
 
     tokens: int = Field(16, ge=1, description="virtual tokens. They take as many positions of the context")
+
+    @property
+    def words(self) -> str:
+        """What it is, for a model card."""
+        return f"{self.tokens} virtual tokens"
 
 
 class PrefixConfig(VirtualTokens):

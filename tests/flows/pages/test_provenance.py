@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from storage.artifact import Artifact
 from storage.keys import KeyPayload
 from storage.manifest import Manifest
 from tasks.export.card.licences import by_licence, stated
-from tasks.export.card.page import _training
+from tasks.export.card.page import _training, model_card
 from tasks.export.card.provenance import Synthetic
+from tasks.export.config import ExportConfig
+from tests.tasks.export.test_card import RESULT
 
 HUB = """
 extends: tiny
@@ -28,6 +31,9 @@ download:
 export:
   licences: {web: ODC-By-1.0}
 """
+
+
+MINE = {"name": "talk", "role": "instructions", "paths": ["talk.jsonl"]}
 
 
 def made(stage: str, counts: dict[str, Any], **config: Any) -> Artifact:
@@ -76,6 +82,33 @@ def test_sources_counts_and_precision_are_those_of_the_link_that_is_released(tmp
     last = provenance_of(profile, STAGES, LINKS, "dpo")
     assert last.precision == "bfloat16", "before it was counted, a config that is not auto said so"
     assert [one.name for one in last.sources] == ["web", "talk", "votes"]
+
+
+def test_how_a_stage_changed_the_model_is_told(tmp_path: Path) -> None:
+    given = {
+        "extends": "tiny",
+        "name": "mine",
+        "dpo": None,
+        "download": {"sources": [{"kind": "embedded", "instructions": 0}, {"kind": "files", **MINE}]},
+        "sft": {"adapter": {"rank": 4, "whole": ["embedding", "head"]}},
+        "grpo": {"rewards": [{"kind": "exact"}, {"kind": "length", "target": 20}]},
+        "merge": {"models": [{"link": "sft", "weight": 0.3}, {"link": "grpo", "weight": 0.7}], "method": "dare_ties"},
+        "chain": ["sft", "grpo", "merge"],
+    }
+    (tmp_path / "mine.yaml").write_text(json.dumps(given))
+    profile = load(str(tmp_path / "mine.yaml"))
+    links = {**LINKS, "grpo": made("grpo", {"steps": 2}), "merge": made("merge", {}), "dpo": LINKS["dpo"]}
+    told = provenance_of(profile, STAGES, {name: links[name] for name in ("base", "sft", "grpo", "merge")}, "merge")
+    assert {one.name for one in told.sources if "instructions" in one.used_as} == {"talk"}
+    assert {one.stage: one.how for one in told.training} == {
+        "pretrain": "",
+        "sft": "LoRA of rank 4, and embedding, head whole",
+        "grpo": "rewards: exact, length",
+        "merge": "dare_ties of 0.3 × sft, 0.7 × grpo",
+    }
+    card = model_card(ExportConfig(provenance=told), {"model_type": "llama"}, None, RESULT, {})
+    assert "pretrained from scratch, fine-tuned on instructions, aligned by grpo, merged (dare\\_ties of 0.3" in card
+    assert "| sft | LoRA of rank 4, and embedding, head whole | steps 3 |" in card
 
 
 def test_text_that_a_model_wrote_is_counted_and_has_the_licence_of_its_originals(tmp_path: Path) -> None:

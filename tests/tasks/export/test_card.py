@@ -113,7 +113,7 @@ def test_the_card_tells_of_data_training_and_limits() -> None:
         "1,340,000 parameters",
         "| dedup, documents | 900 |",
         "| tokenize, tokens train | 123,456 |",
-        "| pretrain | steps 100, train loss 2.5 |",
+        "| pretrain |  | steps 100, train loss 2.5 |",
         "at most 512 tokens",
         "No better than chance in piqa.",
         "0.410 ± 0.020",

@@ -24,7 +24,7 @@ from storage.manifest import SUMS
 from tasks.export import ExportConfig, export
 from tasks.stage.output import Output
 from tests.tasks.serve.tiny_release import teach
-from tests.tasks.tiny_model import RUNTIME, make_model, make_tokenizer, make_validation
+from tests.tasks.tiny_model import RUNTIME, make_model, make_tokenizer, make_validation, speaking
 
 LISTENING = re.compile(r"Listening at (\S+)")
 START_SECONDS = 240
@@ -67,7 +67,7 @@ def make_release(
     each token depends more on those before it."""
     if template is not None:
         (make_tokenizer(folder / "tokenizer") / "chat_template.jinja").write_text(template)
-    model = make_model(folder / "model", **{"tie_embeddings": not says, **shape})
+    model = speaking(make_model(folder / "model", **{"tie_embeddings": not says, **shape}))
     if scale != 1.0:
         weights = load_file(model / "model.safetensors")
         scaled = {name: weight * (scale if weight.ndim > 1 else 1) for name, weight in weights.items()}

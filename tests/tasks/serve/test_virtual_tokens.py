@@ -28,7 +28,7 @@ from tasks.export.release import open_release
 from tasks.serve.control import command
 from tests.tasks.posttrain.test_virtual_tokens import TOKENS, drawn
 from tests.tasks.serve.real_server import Server, release_of, serving
-from tests.tasks.tiny_model import make_model
+from tests.tasks.tiny_model import make_model, speaking
 
 CONTEXT = 1024
 MESSAGES = [{"role": "user", "content": "Where does the fox live?"}]
@@ -62,7 +62,7 @@ class Served:
 def served(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server that llama.cpp's release was swapped on."""
     folder = tmp_path_factory.mktemp("prefix")
-    base = make_model(folder / "base", context=CONTEXT)
+    base = speaking(make_model(folder / "base", context=CONTEXT))
     prefix = release_of(folder, drawn("prefix", base, folder / "sft") / "model", {"formats": ["safetensors"]})
     with serving(release, folder, SETTINGS) as server:
         before = server.lines[:]
