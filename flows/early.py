@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
@@ -24,6 +25,7 @@ from tasks.download import check_first_rows
 from tasks.download.config import EmbeddedSource
 from tasks.evaluate import EvaluateConfig
 from tasks.export import check_formats
+from tasks.export.formats import FORMATS
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.methods import METHODS
 from tasks.posttrain.pair_lengths import check_pairs
@@ -133,12 +135,27 @@ def _before_training(
     def check(reached: Mapping[str, Any]) -> None:
         with as_extended(model.path, trained) as folder:
             check_formats(reached.get("export"), folder, wide=is_wide(model))
+            check_rollouts(reached, folder)
         if tokens is not None:
             check_gated_sources(reached.get("evaluate"), tokens)
         check_adapters({name: reached[name].adapter for name in _methods(profile) if name in reached}, model.path)
         check_pairs(_reading_download(profile, reached), pairs, model, context)
 
-    STAGES[stage].before({**_methods(profile), "evaluate": profile.evaluate, "export": profile.export}, check)
+    links: dict[str, Any] = {name: getattr(profile, name) for name in profile.links}
+    STAGES[stage].before({**links, "evaluate": profile.evaluate, "export": profile.export}, check)
+
+
+def check_rollouts(reached: Mapping[str, Any], folder: Path) -> None:
+    """Raises ConfigError for a model that llama.cpp can't compute, if it is to sample answers."""
+    for name, config in reached.items():
+        rollout = getattr(config, "rollout", None)
+        if rollout is not None and rollout.engine == "llama.cpp":
+            try:
+                FORMATS["gguf-f32"].check(folder)
+            except ConfigError as error:  # its remedy is that of an export
+                raise ConfigError(
+                    f"{name}.rollout.engine is llama.cpp. {error.message}", "Choose another engine."
+                ) from error
 
 
 def check_known_adapters(profile: Profile, planned: Collection[str]) -> None:

@@ -70,8 +70,8 @@ def make_model(folder: Path, *, family: str = "llama", vocab_size: int = 600, **
 
 
 def speaking(folder: Path) -> Path:
-    """The model, which answers in text. With tied weights that are drawn the likeliest token is the last one, which after
-    a prompt is a control token, and those have no text. So it stands for a line feed here, but is less likely."""
+    """The model, which answers in text. With tied weights that are drawn the likeliest token is the last one, which
+    after a prompt is a control token, and those have no text. So it stands for a line feed here, but is less likely."""
     from safetensors.torch import load_file, save_file
 
     tokenizer = load_tokenizer(folder)

@@ -28,6 +28,7 @@ from tasks.posttrain.rewards.outside import check_rows, open_scorer
 from tasks.posttrain.rewards.score import Scorer, answer_to
 from tasks.posttrain.rewards.watch import check_failures
 from tasks.posttrain.rows.form import Row
+from tasks.posttrain.rows.prepare import by_reason
 
 BATCH = 16  # prompts between two writes
 
@@ -70,11 +71,11 @@ def run(path: Path) -> None:
     dropped = Counter(one["dropped"] for one in transcripts if one["dropped"])
     if not made or dropped.total() > config.max_dropped_share * len(transcripts):
         raise EmptyOutput(
-            f"{dropped.total():,} of {len(transcripts):,} prompts gave nothing ({dict(sorted(dropped.items()))}).",
+            f"{dropped.total():,} of {len(transcripts):,} prompts gave nothing ({by_reason(dropped)}).",
             "Lower best_of_n.threshold or best_of_n.gap if answers earn too little. Raise best_of_n.max_new_tokens if "
             "they are unfinished, and lower it if prompts are overlong. "
-            f"{'Or raise best_of_n.max_dropped_share. ' if made else ''}The answers are in transcripts/ of the working "
-            "folder.",
+            f"{'Or raise best_of_n.max_dropped_share. ' if made else ''}The answers are in "
+            f"{spec.scratch / 'transcripts'}.",
         )
     instructions = [instruction_of(one) for one in transcripts if one["instruction"]]
     pairs = [pair_of(one) for one in transcripts if one["pair"]]

@@ -123,7 +123,8 @@ def _report(config: BestOfNConfig, result: Mapping[str, Any], out: Output) -> No
     if means := means_of_best(config.n, transcripts):
         out.table("Reward of the best", [{"answers": n, "mean reward": round(mean, 4)} for n, mean in means.items()])
         out.count(mean_reward=round(means[1], 6), best_reward=round(means[config.n], 6))
-        summary += f", mean reward {means[1]:.3f}, of the best of {config.n} {means[config.n]:.3f}"
+        of_fit = f" of the {len(answers) - unfit:,} answers that may be chosen" if unfit else ""
+        summary += f", mean reward {means[1]:.3f}{of_fit}, of the best of {config.n} {means[config.n]:.3f}"
     out.table("Samples", [shown(one) for one in transcripts if not one["dropped"]][:SHOWN])
     out.fact(**result["facts"])
     names = measures_of(config.rewards)

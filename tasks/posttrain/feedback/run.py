@@ -25,6 +25,7 @@ from tasks.posttrain.feedback.judge import judge_answers, verdicts
 from tasks.posttrain.feedback.prompts import Transcript, draw_prompts, pair_id
 from tasks.posttrain.feedback.revise import revise_answers
 from tasks.posttrain.feedback.speaker import Speaker
+from tasks.posttrain.rows.prepare import by_reason
 
 BATCH = 16  # prompts between two writes
 
@@ -63,10 +64,10 @@ def run(path: Path) -> None:
     dropped = Counter(one["dropped"] for one in transcripts if one["dropped"])
     if not pairs or dropped.total() > config.max_dropped_share * len(transcripts):
         raise EmptyOutput(
-            f"{dropped.total():,} of {len(transcripts):,} prompts gave no pair ({dict(sorted(dropped.items()))}).",
+            f"{dropped.total():,} of {len(transcripts):,} prompts gave no pair ({by_reason(dropped)}).",
             "Start from a model that was tuned to answer, or raise feedback.max_new_tokens if answers are unfinished"
-            f"{', or raise feedback.max_dropped_share' if pairs else ''}. The replies are in transcripts/ of the "
-            "working folder.",
+            f"{', or raise feedback.max_dropped_share' if pairs else ''}. The replies are in "
+            f"{spec.scratch / 'transcripts'}.",
         )
     write_json_lines(spec.out / "preferences" / "pairs.jsonl", pairs)
     write_json_lines(spec.out / "transcripts.jsonl", transcripts)

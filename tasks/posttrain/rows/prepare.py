@@ -87,10 +87,16 @@ def prepare(
     if not train or dropped.total() > max_dropped_share * total:
         more = _would_fit(overlong, render, rows_kept)
         raise EmptyOutput(
-            f"{dropped.total():,} of {total:,} {what} can't be used ({dict(dropped)}): {len(train):,} are left.{more}",
+            f"{dropped.total():,} of {total:,} {what} can't be used ({by_reason(dropped)}): {len(train):,} are left."
+            f"{more}",
             f"{_remedy(dropped)}, or raise max_dropped_share.",
         )
     return train, validation, dropped
+
+
+def by_reason(dropped: Counter[str]) -> str:
+    """The number for each reason, in words, the largest first."""
+    return ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in dropped.most_common())
 
 
 def reasons_for_dropping(dropped: Counter[str], max_length: int) -> list[str]:

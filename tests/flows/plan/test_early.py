@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.early import check_gated_sources, told_of_unread
+from flows.early import check_gated_sources, check_rollouts, told_of_unread
 from flows.estimates.plan_notes import filter_notes
 from flows.plan import plan
 from flows.provenance import TOKENS
@@ -18,7 +18,9 @@ from storage.errors import ConfigError, GristmillError, SourceError
 from storage.keys import KeyPayload
 from storage.manifest import Manifest
 from tasks.evaluate import EvaluateConfig
+from tasks.posttrain.methods.grpo import GrpoConfig
 from tasks.significance.gate_config import BITS
+from tests.tasks.tiny_model import make_model
 
 DOCUMENT = {"text": "A document of some words."}
 INSTRUCTION = {"instruction": "Name a river.", "output": "The Danube."}
@@ -138,3 +140,12 @@ def test_a_gate_on_a_source_without_held_out_text_is_refused_before_the_training
         check_gated_sources(None, tokens)
     with pytest.raises(ConfigError, match=r"evaluate\.gates\.0\.source is mails, but no document of mails is held out"):
         check_gated_sources(gated["mails"], Artifact(tmp_path, "", made))
+
+
+def test_a_model_that_llama_cpp_cant_sample_from_is_refused_before_it_is_tuned(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model", family="mistral", sliding_window=32)
+    reached = {"grpo": GrpoConfig.model_validate({"rollout": {"engine": "llama.cpp"}})}
+    with pytest.raises(ConfigError, match=r"grpo.rollout.engine is llama.cpp. .* sliding window") as caught:
+        check_rollouts(reached, model)
+    assert caught.value.remedy == "Choose another engine."
+    check_rollouts({"grpo": GrpoConfig()}, model)

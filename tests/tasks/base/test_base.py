@@ -322,5 +322,5 @@ def test_pairs_that_dont_fit_a_base_are_told_of_before_it_is_tuned(llama: Path, 
     model = Artifact.at(take(llama, tmp_path / "base").path / "model")
     rows = [{"id": str(n), "messages": [{"role": "user", "content": "fox " * 300}]} for n in range(4)]
     write_rows(tmp_path / "pairs" / "instructions" / "all.jsonl", rows)
-    with pytest.raises(EmptyOutput, match="'overlong': 4"):
+    with pytest.raises(EmptyOutput, match="4 overlong"):
         check_pairs({"sft": SftConfig(deduplicate="none")}, Artifact.at(tmp_path / "pairs"), model)

@@ -190,7 +190,7 @@ def test_without_rewards_a_teacher_is_imitated(sums: Artifact, tmp_path: Path) -
 
 def test_a_model_that_never_ends_gives_nothing(sums: Artifact, tmp_path: Path) -> None:
     untrained = Artifact.at(make_model(tmp_path / "model"))
-    with pytest.raises(EmptyOutput, match=r"16 of 16 prompts gave nothing \({'unfinished': 16}\)"):
+    with pytest.raises(EmptyOutput, match=r"16 of 16 prompts gave nothing \(16 unfinished\)"):
         made(config_of(prompts=16, n=2), tmp_path / "out", untrained, sums)
 
 
