@@ -83,6 +83,12 @@ def text_ids(tokenizer: PreTrainedTokenizerFast, text: str, *, begun: bool = Tru
     return ids
 
 
+def token_text(tokenizer: PreTrainedTokenizerFast, id: int) -> str:
+    """The text of a token inside a text, special ones by their names."""
+    text: str = tokenizer.decode([*text_ids(tokenizer, "a", begun=False), id], clean_up_tokenization_spaces=False)
+    return text[1:]
+
+
 def roles_as_text(end: str) -> str:
     """Our chat template for a vocabulary without its tokens: a turn ends with `end`, and the roles are plain text. Each
     stands on a line of its own, because text directly after a role would merge with it more often."""

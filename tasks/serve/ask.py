@@ -52,6 +52,7 @@ class Delta:
     stop: str | None = None
     calls: tuple[Mapping[str, Any], ...] = ()  # of tools, in OpenAI's form
     written: tuple[str, ...] = ()  # the same as the model wrote them
+    prompt: tuple[str, ...] = ()  # log-probabilities, as in a piece
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gristmill.serve")
 T = TypeVar("T")
+MOST_PROMPT_LOGPROBS = 1_000_000  # of an answer, which then has about 60 MB
 REMEMBERED = 10_000  # requests that may still get a vote
 SHORT = 1 << 12  # bytes of a request that is read in milliseconds
 
@@ -166,6 +167,7 @@ class Service:
                 "context_length_exceeded",
             )
         most = min(ask.sampling.max_tokens or room, room, self.config.requests.max_tokens or room)
+        _check_prompt_logprobs(ask.sampling, served, len(ids))
         if not served.health.takes_requests:
             raise Refusal(503, "The engine is not ready. Try again soon.", "engine_not_ready", retry_after=2.0)
         admission = await self._admit(client, served, len(ids), most * ask.answers)
@@ -247,6 +249,22 @@ class Service:
             raise refused_access(error) from error
         except StoreError as error:
             raise Refusal(503, "The ledger of the keys can't be used.", "ledger_failing", retry_after=5.0) from error
+
+
+def _check_prompt_logprobs(sampling: Sampling, served: Served, tokens: int) -> None:
+    """Raises Refusal for log-probabilities of a prompt that the engine doesn't give, or for too many."""
+    count = sampling.prompt_logprobs
+    if count is None:
+        return
+    if "prompt_logprobs" not in served.engine.features:
+        raise unfit(
+            f"{served.engine.name} gives no prompt_logprobs of {served.name}.", "prompt_logprobs", "unsupported"
+        )
+    if tokens * (count + 1) > MOST_PROMPT_LOGPROBS:
+        raise unfit(
+            f"prompt_logprobs {count} of {tokens:,} tokens are over {MOST_PROMPT_LOGPROBS:,} numbers.",
+            "prompt_logprobs",
+        )
 
 
 def refused_access(error: AccessRefused) -> Refusal:
@@ -335,11 +353,11 @@ class Answering:
                     finished = tools is not None and piece.finish
                     calls = tuple(tools.calls) if tools is not None and finished else ()
                     written = tuple(tools.written) if tools is not None and finished else ()
-                    if piece.finish or text or choices:
+                    if piece.finish or text or choices or piece.prompt:
                         finish: FinishReason | None = piece.finish
                         if calls and finish == "stop":
                             finish = "tool_calls"
-                        yield Delta(number, text, choices, finish, piece.stop, calls, written)
+                        yield Delta(number, text, choices, finish, piece.stop, calls, written, piece.prompt)
         finally:
             for finding in guard.findings:
                 self.observed.finding(finding)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import orjson
 
 from tasks.serve.api.chat import include_usage
 from tasks.serve.api.errors import unfit
@@ -14,6 +17,7 @@ from tasks.serve.engines.protocol import TokenChoice
 
 USUAL_TOKENS = 16  # of OpenAI's API
 MOST_LOGPROBS = 5
+MOST_PROMPT_LOGPROBS = 100
 
 
 def read(body: Mapping[str, Any], *, most_answers: int) -> Ask:
@@ -26,12 +30,15 @@ def read(body: Mapping[str, Any], *, most_answers: int) -> Ask:
     for name, usual in (("echo", False), ("best_of", 1), ("suffix", None), ("logit_bias", None)):
         if fields.raw(name) not in (None, usual, {}):
             raise unfit(f"{name} is not supported.", name, "unsupported_field")
-    stream = fields.flag("stream")
+    stream, answers = fields.flag("stream"), fields.whole("n", 1, most_answers, 1) or 1
+    of_prompt = fields.whole("prompt_logprobs", 0, MOST_PROMPT_LOGPROBS)
+    if of_prompt is not None and (stream or answers > 1):
+        raise unfit("prompt_logprobs come in one whole answer: leave out stream and n.", "prompt_logprobs")
     ask = Ask(
         model,
         prompt,
-        sampling(fields, max_tokens=limit, logprobs=logprobs),
-        fields.whole("n", 1, most_answers, 1) or 1,
+        replace(sampling(fields, max_tokens=limit, logprobs=logprobs), prompt_logprobs=of_prompt),
+        answers,
         stream,
         include_usage(fields.section("stream_options"), stream),
     )
@@ -61,6 +68,7 @@ class CompletionForm(Form):
                 "text": "".join(delta.text for delta in deltas),
                 "finish_reason": deltas[-1].finish,
                 "logprobs": self._logprobs([one for delta in deltas for one in delta.choices]),
+                **self._of_prompt(deltas),
             }
             for number, deltas in enumerate(answers)
         ]
@@ -83,6 +91,12 @@ class CompletionForm(Form):
             return [b"data: [DONE]\n\n"]
         last = {**self._head("text_completion"), "choices": [], "usage": usage.openai()}
         return [event(last), b"data: [DONE]\n\n"]
+
+    def _of_prompt(self, deltas: Sequence[Delta]) -> dict[str, Any]:
+        if self.ask.sampling.prompt_logprobs is None:
+            return {}
+        tokens = ["null", *(one for delta in deltas for one in delta.prompt)]  # nothing precedes the first
+        return {"prompt_logprobs": orjson.Fragment(f"[{','.join(tokens)}]")}
 
     def _logprobs(self, choices: Sequence[TokenChoice]) -> dict[str, Any] | None:
         if self.ask.sampling.logprobs is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tasks.serve.api import completions
 from tasks.serve.api.fields import MOST_LOGPROBS, MOST_STOPS
 from tasks.serve.config import RequestConfig
 
@@ -95,7 +96,11 @@ def _chat(bounds: RequestConfig) -> dict[str, Any]:
 
 def _completion(bounds: RequestConfig) -> dict[str, Any]:
     prompt = {"oneOf": [TEXT, _rows({"type": "integer", "minimum": 0})]}
-    return _object({**_common(bounds), "prompt": prompt, "logprobs": _whole(0, 5)}, ["prompt"])
+    logprobs = {
+        "logprobs": _whole(0, completions.MOST_LOGPROBS),
+        "prompt_logprobs": _whole(0, completions.MOST_PROMPT_LOGPROBS),
+    }
+    return _object({**_common(bounds), "prompt": prompt, **logprobs}, ["prompt"])
 
 
 def _message(bounds: RequestConfig, required: Sequence[str] = ("messages", "max_tokens")) -> dict[str, Any]:

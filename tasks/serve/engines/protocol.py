@@ -47,6 +47,7 @@ class Sampling:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None  # alternatives to report for each token
+    prompt_logprobs: int | None = None  # and for each token of the prompt
     json_schema: Mapping[str, Any] | None = None
     grammar: str | None = None
     adapter: str | None = None  # the name of a LoRA adapter over the model
@@ -69,13 +70,15 @@ class TokenChoice:
 @dataclass(frozen=True)
 class Piece:
     """What an engine adds to an answer. `ids` are the tokens behind it, empty if the engine doesn't report them. The
-    last piece has `finish`, and `stop` if a stop text ended the answer."""
+    last piece has `finish`, and `stop` if a stop text ended the answer. `prompt` has the log-probabilities of tokens of
+    the prompt: objects of JSON in vLLM's form, as there may be a million."""
 
     text: str
     ids: tuple[int, ...] = ()
     choices: tuple[TokenChoice, ...] = ()
     finish: Finish | None = None
     stop: str | None = None
+    prompt: tuple[str, ...] = ()
 
 
 class Engine(Protocol):
@@ -84,8 +87,8 @@ class Engine(Protocol):
     name: str
     features: frozenset[
         str
-    ]  # of "logprobs", "json_schema", "grammar", "embeddings", "ids", and "grammar_apart": answers
-    # by a grammar come one at a time, outside the slots
+    ]  # of "logprobs", "prompt_logprobs", "json_schema", "grammar", "embeddings", "ids", and "grammar_apart":
+    # answers by a grammar come one at a time, outside the slots
 
     async def start(self) -> None:
         """Start the engine and wait until it answers. Raises EngineFault."""

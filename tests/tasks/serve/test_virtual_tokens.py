@@ -21,14 +21,16 @@ from safetensors.numpy import load_file, save_file
 
 from models.kernels.virtual_tokens import FOLDER, VALUES, WEIGHTS
 from models.runtimes.transformers import TransformersRuntime
+from models.tokenizer import text_ids, token_text
 from storage.digests import file_digest
 from storage.errors import ServerError
 from storage.manifest import SUMS
 from tasks.export.release import open_release
 from tasks.serve.control import command
+from tasks.serve.engines.transformers.worker import PART
 from tests.tasks.posttrain.test_virtual_tokens import TOKENS, drawn
 from tests.tasks.serve.real_server import Server, release_of, serving
-from tests.tasks.tiny_model import make_model, speaking
+from tests.tasks.tiny_model import make_model, speaking, texts
 
 CONTEXT = 1024
 MESSAGES = [{"role": "user", "content": "Where does the fox live?"}]
@@ -46,6 +48,9 @@ class Served:
     def ask(self, **fields: Any) -> httpx.Response:
         asked = {"messages": MESSAGES, "temperature": 0, "max_tokens": 24, **fields}
         return httpx.post(f"{self.server.url}/v1/chat/completions", json=asked, timeout=60)
+
+    def complete(self, **fields: Any) -> httpx.Response:
+        return httpx.post(f"{self.server.url}/v1/completions", json={"max_tokens": 1, **fields}, timeout=60)
 
     def running(self) -> int:
         """The requests that the engine works on, by its own count."""
@@ -113,6 +118,36 @@ def test_what_it_cannot_follow_is_refused_by_name(served: Served) -> None:
         refused = served.ask(**form)
         assert refused.status_code == 400
         assert re.search("transformers, which takes no (grammar|json schema)", refused.text)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_prompt_is_told_token_by_token_in_the_form_of_vllm(count: int, served: Served) -> None:
+    runtime = served.runtime
+    ids = text_ids(runtime.tokenizer, "A ☃ é 🦊. " + "".join(texts()))[: 2 * PART + 40]
+    assert len(ids) > 2 * PART
+    used = served.server.audit()
+    response = served.complete(prompt=ids, prompt_logprobs=count)
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    ((first, *told),) = (one["prompt_logprobs"] for one in answer["choices"])
+    assert (first, len(told), answer["usage"]["prompt_tokens"]) == (None, len(ids) - 1, len(ids))
+    for id, entries, log_V in zip(ids[1:], told, runtime.all_log_probabilities(ids), strict=False):
+        likeliest = np.argsort(-log_V, kind="stable")[:count].tolist()
+        assert [int(one) for one in entries] == list(dict.fromkeys([id, *likeliest]))
+        for one, entry in entries.items():
+            assert entry["logprob"] == pytest.approx(float(log_V[int(one)]), abs=1e-4)
+            assert entry["rank"] == 1 + int((log_V > log_V[int(one)]).sum())
+            assert entry["decoded_token"] == token_text(runtime.tokenizer, int(one))
+    within(10, lambda: len(served.server.audit()) > len(used))
+    line = served.server.audit()[-1]
+    assert (line["prompt_tokens"], line["status"]) == (len(ids), 200), "it is booked and audited as any other"
+
+
+def test_a_prompt_is_not_told_of_without_need_or_bound(served: Served, server: Server) -> None:
+    assert "prompt_logprobs" not in served.complete(prompt=[20, 21]).json()["choices"][0]
+    refused = httpx.post(f"{server.url}/v1/completions", json={"prompt": [20, 21], "prompt_logprobs": 1})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == "llama.cpp gives no prompt_logprobs of tiny."
 
 
 def test_a_killed_engine_is_told_of_and_comes_back(served: Served) -> None:

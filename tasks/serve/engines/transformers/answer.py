@@ -1,6 +1,6 @@
 """One answer: its tokens as they are drawn, their text, and its end.
 
-Shapes: V vocabulary.
+Shapes: T tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -8,16 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import torch
 
+from models.tokenizer import token_text
 from tasks.serve.engines.protocol import EngineRefusal, Finish, Sampling
 from tasks.serve.engines.transformers.sampler import Sampler
-from tasks.serve.engines.transformers.text import Text, token_text
+from tasks.serve.engines.transformers.text import Text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from models.runtimes.transformers import TransformersRuntime
+
+LEAST = -9999.0  # of a log-probability that JSON can hold, as vLLM has it
 
 
 class Answer:
@@ -39,7 +43,7 @@ class Answer:
         self.prompt, self.is_closed = list(prompt), False
         self._tokenizer, self._ends, self._tell = runtime.tokenizer, runtime.ends, tell
         self._left = min(sampling.max_tokens, context - len(prompt))
-        self._logprobs = sampling.logprobs
+        self._logprobs, self._prompt_logprobs = sampling.logprobs, sampling.prompt_logprobs
         self._sampler = Sampler(sampling, prompt)
         self._text = Text(runtime.tokenizer, prompt, sampling.stop)
 
@@ -48,11 +52,41 @@ class Answer:
         """The last token."""
         return self._sampler.ids[-1]
 
-    def goes_on(self, logits_V: Tensor) -> bool:
-        """Draw a token and tell of it. Returns whether another one follows."""
-        if logits_V.isnan().any():
+    @property
+    def reports_prompt(self) -> bool:
+        """Whether it tells of the prompt's tokens."""
+        return self._prompt_logprobs is not None
+
+    def report(self, read: int, logits_TV: Tensor) -> None:
+        """Tell of the prompt's tokens after `read` of them, by the logits for each and for what follows."""
+        if self._is_broken(logits_TV):
+            return
+        following = self.prompt[read + 1 : read + 1 + len(logits_TV)]
+        pairs = zip(following, logits_TV, strict=False)  # nothing is known of what follows the last
+        self._tell({"prompt": [self._likely(id, logits_V) for id, logits_V in pairs]})
+
+    def _likely(self, id: int, logits_V: Tensor) -> str:
+        """A token of the prompt and the likeliest ones in its place, as vLLM writes them."""
+        log_V = torch.log_softmax(logits_V.double(), -1).clamp(min=LEAST)
+        values, ids = log_V.topk(min(self._prompt_logprobs or 0, len(log_V)))
+        ranked = zip(ids.tolist(), values.tolist(), range(1, len(ids) + 1), strict=True)
+        given = (id, float(log_V[id]), int((log_V > log_V[id]).sum()) + 1)
+        entries = {
+            str(one): {"logprob": log, "rank": rank, "decoded_token": token_text(self._tokenizer, one)}
+            for one, log, rank in (given, *ranked)
+        }
+        return orjson.dumps(entries).decode()
+
+    def _is_broken(self, logits: Tensor) -> bool:
+        """Whether these are no numbers, which it then tells."""
+        if broken := bool(logits.isnan().any()):
             self._tell({"failed": "The model's probabilities are no numbers."})
             self._tell(None)
+        return broken
+
+    def goes_on(self, logits_V: Tensor) -> bool:
+        """Draw a token and tell of it. Returns whether another one follows."""
+        if self._is_broken(logits_V):
             return False
         id = self._sampler.draw(logits_V)
         self._left -= 1

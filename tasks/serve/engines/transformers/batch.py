@@ -39,11 +39,11 @@ class Batch:
         """The tokens of a text that was read."""
         return int(cache.get_seq_length()) - self._virtual
 
-    def read(self, ids: Sequence[int], cache: DynamicCache | None) -> tuple[Tensor, DynamicCache]:
-        """Logits (V,) after some ids that follow those in a cache, and the cache with them."""
+    def read(self, ids: Sequence[int], cache: DynamicCache | None, kept: int = 1) -> tuple[Tensor, DynamicCache]:
+        """Logits (kept, V) after the last of some ids that follow those in a cache, and the cache with them."""
         cache = DynamicCache(config=self._model.config) if cache is None else cache
         ids_1T = torch.tensor([ids], device=self._model.device)
-        return self._model(ids_1T, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1], cache
+        return self._model(ids_1T, past_key_values=cache, use_cache=True, logits_to_keep=kept).logits[0], cache
 
     def join(self, cache: DynamicCache, length: int) -> None:
         """Add the row of a prompt."""

@@ -44,7 +44,7 @@ class TransformersEngine:
     """A model folder, with the virtual tokens beside it, if any."""
 
     name = "transformers"
-    features = frozenset({"ids", "logprobs"})
+    features = frozenset({"ids", "logprobs", "prompt_logprobs"})
 
     def __init__(self, spec: TransformersSpec, log: Path) -> None:
         self._spec = spec
@@ -73,6 +73,9 @@ class TransformersEngine:
                 raise EngineRefusal(f"This model is served by transformers, which takes no {name.replace('_', ' ')}.")
         async with aclosing(self._ask({"prompt": list(ids), "sampling": asdict(sampling)})) as events:
             async for event in events:
+                if "prompt" in event:
+                    yield Piece("", prompt=tuple(event["prompt"]))
+                    continue
                 choices = tuple(
                     TokenChoice(text, logprob, tuple((text, logprob) for _, text, logprob in top))
                     for text, logprob, top in event["choices"]

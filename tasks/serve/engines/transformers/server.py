@@ -69,12 +69,12 @@ async def _answer(
 
     try:
         answer = Answer(runtime, asked["prompt"], Sampling(**asked["sampling"]), spec.context, tell)
+        worker.take(answer)
     except EngineRefusal as refusal:
         writer.write(_line({"refused": str(refusal)}))
         return
     closed = asyncio.create_task(_until_closed(reader))
     closed.add_done_callback(lambda _: events.put_nowait(None))
-    worker.take(answer)
     try:
         while (event := await events.get()) is not None:
             writer.write(_line(event))

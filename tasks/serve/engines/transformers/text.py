@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from models.tokenizer import text_ids
-
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
@@ -63,9 +61,3 @@ def decoded(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> str:
     """The text of ids without special tokens."""
     text: str = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return text
-
-
-def token_text(tokenizer: PreTrainedTokenizerFast, id: int) -> str:
-    """The text of a token inside a text, special ones by their names."""
-    text: str = tokenizer.decode([*text_ids(tokenizer, "a", begun=False), id], clean_up_tokenization_spaces=False)
-    return text[1:]

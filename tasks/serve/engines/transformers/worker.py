@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tasks.serve.engines.protocol import EngineRefusal
 from tasks.serve.engines.transformers.answer import Answer
 from tasks.serve.engines.transformers.batch import Batch, can_join
 
@@ -41,7 +42,10 @@ class Worker(threading.Thread):
         return len(self._waiting) + len(self._going)
 
     def take(self, answer: Answer) -> None:
-        """Answer in turn."""
+        """Answer in turn. Raises EngineRefusal for log-probabilities of a prompt that must be read whole, if it is
+        long: all its logits would be there at once."""
+        if answer.reports_prompt and not self._joins and len(answer.prompt) > PART:
+            raise EngineRefusal(f"This model reads a prompt whole, and gives prompt_logprobs of {PART} tokens at most.")
         with self._asked:
             self._waiting.append(answer)
             self._asked.notify()
@@ -76,11 +80,13 @@ class Worker(threading.Thread):
         answer = self._waiting[0]
         done = 0 if self._read is None else self._batch.length(self._read)
         part = answer.prompt[done : done + PART] if self._joins else answer.prompt
-        logits_V, self._read = self._batch.read(part, self._read)
+        logits_KV, self._read = self._batch.read(part, self._read, len(part) if answer.reports_prompt else 1)
+        if answer.reports_prompt:
+            answer.report(done, logits_KV)
         if done + len(part) < len(answer.prompt):
             return
         cache, self._read = self._read, None
-        if answer.goes_on(logits_V):
+        if answer.goes_on(logits_KV[-1]):
             self._batch.join(cache, len(answer.prompt))
             self._going.append(answer)
         with self._asked:

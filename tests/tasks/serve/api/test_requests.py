@@ -179,6 +179,10 @@ MALFORMED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"echo": True}, "echo is not supported."),
         ({"best_of": 2}, "best_of is not supported."),
         ({"suffix": "x"}, "suffix is not supported."),
+        ({"prompt_logprobs": True}, "prompt_logprobs is not a whole number."),
+        ({"prompt_logprobs": 101}, "prompt_logprobs is 101, but must be between 0 and 100."),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs come in one whole answer: leave out stream and n."),
+        ({"prompt_logprobs": 1, "n": 2}, "prompt_logprobs come in one whole answer: leave out stream and n."),
     ],
     "messages": [
         *SHARED,

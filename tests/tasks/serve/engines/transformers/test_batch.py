@@ -43,7 +43,7 @@ def test_a_row_is_as_if_it_were_alone(family: str, kind: str | None, tmp_path: P
             ids, cache, read = choose.choices(range(5, 600), k=choose.choice([1, 3, 20, 40])), None, 0
             while read < len(ids):
                 part = ids[read : read + choose.choice([1, 7, 50])]
-                logits_V, cache = batch.read(part, cache)
+                (logits_V,), cache = batch.read(part, cache)
                 read += len(part)
                 assert batch.length(cache) == read
             torch.testing.assert_close(logits_V, logits_alone(model, ids), atol=1e-4, rtol=0)

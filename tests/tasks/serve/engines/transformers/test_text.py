@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.tokenizer import load_tokenizer, text_ids
-from tasks.serve.engines.transformers.text import PART, Text, decoded, token_text
+from models.tokenizer import load_tokenizer, text_ids, token_text
+from tasks.serve.engines.transformers.text import PART, Text, decoded
 from tests.models.families import FAMILIES
 from tests.tasks.tiny_model import make_tokenizer
 
