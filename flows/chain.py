@@ -74,7 +74,8 @@ class Chain:
             named = {name: self.models[name].part("model") for name in config.links}
             return [self.models[BASE].part("model"), named]
         if isinstance(config, DistillConfig):
-            inputs["teacher"] = None if config.teacher_from else self.models[config.teacher].part("model")
+            elsewhere = config.teacher_from or config.endpoint
+            inputs["teacher"] = None if elsewhere else self.models[config.teacher].part("model")
         elif link in METHODS or isinstance(config, BestOfNConfig):
             inputs["judge"] = self.judge if config.judged else None
         pairs = self._pairs(link)

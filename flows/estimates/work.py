@@ -88,7 +88,7 @@ def _base(config: Config, seen: Seen) -> Work | None:
 
 
 def _posttraining(config: Config, seen: Seen) -> Work | None:
-    if seen.pairs is None or seen.parameters is None or seen.pair_tokens is None:
+    if seen.pairs is None or seen.parameters is None or seen.pair_tokens is None or config.get("endpoint"):
         return None
     held_out = seen.pairs * float(config.get("validation_share") or 0)
     trained = (seen.pairs - held_out) * float(config.get("epochs") or 1)

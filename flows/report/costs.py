@@ -9,7 +9,8 @@ from flows.report.reading import mapping, number, whole
 from models.devices import DEVICES, PRICED, Device
 from storage.manifest import Manifest
 
-PAID = ("synthesise", "best_of_n", "feedback", "ppo", "grpo")  # stages whose requests an endpoint may charge for
+# Stages whose requests an endpoint may charge for
+PAID = ("synthesise", "best_of_n", "feedback", "top_tokens", "ppo", "grpo")
 
 
 class StageCost(BaseModel):

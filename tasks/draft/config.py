@@ -27,6 +27,7 @@ class DraftConfig(StageConfig):
     def _is_another_model(self) -> Self:
         if self.base is None and self.prune is None:
             raise ValueError("the draft would be the released model itself: set prune, or base")
-        if self.distill is not None and (self.distill.teacher != BASE or self.distill.teacher_from is not None):
+        distill = self.distill
+        if distill and (distill.teacher != BASE or distill.teacher_from or distill.endpoint):
             raise ValueError("distill.teacher can't be chosen here: a draft learns from the released model")
         return self

@@ -1,9 +1,7 @@
 """The client of an OpenAI-compatible endpoint that answers and judges: POST /chat/completions.
 
-Passing failures are retried, with twice the pause each time: 408, 429, 5xx, a failed connection, an answer that is late
-or not JSON. A request that the server refuses for its content (400, 413, 422: too long, against its rules) drops the
-prompt. Anything else ends the stage at once. The key comes from the environment, and leaves this process only in one
-header. Redirects are not followed.
+A request that the server refuses for its content (400, 413, 422: too long, against its rules) drops the prompt. The key
+comes from the environment.
 """
 
 from __future__ import annotations
@@ -12,46 +10,29 @@ import hashlib
 import json
 import os
 import re
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import httpx
 
 from models.conversation import Messages
-from storage.credentials import HIDDEN
 from storage.errors import ConfigError, SourceError
 from storage.shards.lines import parse_json
 from tasks.endpoint.config import EndpointConfig
 from tasks.endpoint.paid import PaidAnswers
 from tasks.endpoint.reply import Fault, Reply
+from tasks.endpoint.sender import Sender
 from tasks.stage.runtime import EndpointRuntime
 
 TOKEN_BYTES = 32  # at most, of a token of an answer
-SECRET_LETTERS = 8  # from this length on, a key is struck out of answers
-MOST_BYTES = 8_000_000  # of an answer
 MOST_TOKENS = 1_000_000_000  # that a server may count for a request or an answer
-LONGEST_PAUSE = 120.0  # seconds, whatever the server asks for
-WAIT_SECONDS = 1.0  # between two reports that an answer isn't there yet
-AHEAD = 8  # requests of a stream, for each one at a time, that may be sent before the first of them is answered
-PASSING = {408, 429, *range(500, 600)}
-REFUSED = {400, 413, 422}
 # Finish reasons of answers that ended by themselves, as servers like OpenAI's name them. With any other it was cut
 WHOLE = {"", "stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete"}
 HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 LETTER = re.compile(r"(?<![A-Za-z])([AB])(?![A-Za-z'])")
-
-
-class _Passing(Exception):
-    """A failure that may pass. `pause` is the number of seconds that the server asks to wait."""
-
-    def __init__(self, what: str, pause: float = 0.0) -> None:
-        super().__init__(what)
-        self.pause = pause
 
 
 def api_key(config: EndpointConfig, section: str) -> str | None:
@@ -69,10 +50,10 @@ def api_key(config: EndpointConfig, section: str) -> str | None:
     return key
 
 
-def address_of(config: EndpointConfig, section: str) -> httpx.URL:
+def address_of(config: EndpointConfig, section: str, path: str = "chat/completions") -> httpx.URL:
     """The URL of requests to the endpoint in this `section` of the profile. Raises ConfigError for an invalid one."""
     try:
-        return httpx.URL(f"{config.url.rstrip('/')}/chat/completions")
+        return httpx.URL(f"{config.url.rstrip('/')}/{path}")
     except httpx.InvalidURL as error:
         raise ConfigError(f"{section}.url is not an address: {error}.", "Write it as https://host/v1.") from error
 
@@ -82,10 +63,9 @@ def read_completion(content: bytes) -> dict[str, Any]:
     for anything else."""
     try:
         completion = parse_json(content.decode(errors="replace"))  # one bad byte must not cost the answer
-        _check_answered(completion)
-        choice = completion["choices"][0]
+        choice = answered_choice(completion)
         text = _text_of(choice["message"].get("content"))
-        tokens = {name: _counted(completion.get("usage"), name) for name in ("prompt_tokens", "completion_tokens")}
+        tokens = counted_tokens(completion)
         finished = str(choice.get("finish_reason") or "").lower() in WHOLE
         whole = HALF.sub("\ufffd", text)  # JSON may spell half of a character
     except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -93,15 +73,23 @@ def read_completion(content: bytes) -> dict[str, Any]:
     return {"text": whole, "finished": finished, "fault": Reply.of(whole, finished=finished).fault, **tokens}
 
 
-def _check_answered(completion: dict[str, Any]) -> None:
-    """Raises SourceError for an error that a server reports in a reply with status 200."""
-    choice = (completion.get("choices") or [{}])[0]
+def answered_choice(completion: dict[str, Any]) -> dict[str, Any]:
+    """The first choice. Raises SourceError for an error that a server reports in a reply with status 200."""
+    choice: dict[str, Any] = (completion.get("choices") or [{}])[0]
     error = completion.get("error") or choice.get("error")
     if error or choice.get("finish_reason") == "error":
         message = error.get("message") if isinstance(error, dict) else error
         raise SourceError(
             f"The endpoint reported an error: {str(message or error)[:300]}.", "Look at its log, or try again later."
         )
+    if not choice:
+        raise LookupError("no choice")
+    return choice
+
+
+def counted_tokens(completion: dict[str, Any]) -> dict[str, int]:
+    """The tokens of a request and of its answer, as the server counts them."""
+    return {name: _counted(completion.get("usage"), name) for name in ("prompt_tokens", "completion_tokens")}
 
 
 def _counted(usage: Any, name: str) -> int:
@@ -183,21 +171,14 @@ def request_body(
     return {name: value for name, value in {**body, **config.fields}.items() if value is not None}
 
 
-class Endpoint:
+class Endpoint(Sender):
     """Greedy or sampled answers, by several requests at once. Answers that `paid` has are not requested again."""
 
     def __init__(self, config: EndpointConfig, asked: Asked, runtime: EndpointRuntime, paid: PaidAnswers) -> None:
-        self.config, self.asked, self.runtime, self.paid = config, asked, runtime, paid
-        self.address = address_of(config, asked.section)
-        self.host = self.address.host
-        self.repeated = self.answered = 0
-        self.problem = ""  # of the last request, if it is to be repeated
-        self._key = api_key(config, asked.section)
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        limits = httpx.Limits(max_connections=runtime.concurrent_requests)
-        self._client = httpx.Client(headers=headers, timeout=runtime.timeout_seconds, limits=limits)
-        self._stopped = threading.Event()
-        self._failure: SourceError | None = None  # that ended all requests
+        section = asked.section
+        super().__init__(address_of(config, section), api_key(config, section), section, runtime, paid)
+        self.config, self.asked = config, asked
+        self.answered = 0
 
     def say(self, conversations: Sequence[Messages]) -> list[Reply]:
         """An answer to each conversation, at temperature 0."""
@@ -231,20 +212,12 @@ class Endpoint:
         """Each request with its answer, sampled with its seed, or None if the server refused it, in order and as they
         come. While the next one doesn't, calls `on_wait`. When it ends early, no further request is sent, and pending
         answers are awaited and kept."""
-        waiting: deque[tuple[K, Future[Completion | None]]] = deque()
-        with ThreadPoolExecutor(self.runtime.concurrent_requests) as pool:
-            try:
-                for one in requests:
-                    body = request_body(self.config, self.asked, one.messages, self.asked.temperature, one.seed)
-                    waiting.append((one, pool.submit(self._answered, one.key, body, one.about)))
-                    if len(waiting) == AHEAD * self.runtime.concurrent_requests:
-                        yield _next(waiting, on_wait)
-                while waiting:
-                    yield _next(waiting, on_wait)
-            finally:
-                if waiting:
-                    self._stopped.set()
-                    pool.shutdown(wait=False, cancel_futures=True)
+
+        def call(one: K) -> Callable[[], Completion | None]:
+            body = request_body(self.config, self.asked, one.messages, self.asked.temperature, one.seed)
+            return partial(self._answered, one.key, body, one.about)
+
+        return self.in_order(((one, call(one)) for one in requests), on_wait)
 
     def compare(self, questions: Sequence[Messages]) -> list[Reply]:
         """A or B for each question, or an unclear reply if the answer names neither or both."""
@@ -268,101 +241,18 @@ class Endpoint:
 
     def _answered(self, key: str, body: dict[str, Any], about: str = "") -> Completion | None:
         """The answer that is kept under a key, or else the server's, which then is."""
-        answer = self.paid.get(key)
-        if answer is None:
-            try:
-                answer = self._with_retries(body, about)
-            except SourceError as error:
-                self._failure = self._failure or error
-                self._stopped.set()
-                raise
-            if answer is None:
-                self.answered += 1
-                return None
-            self.paid.keep(key, answer)
+        answer = self.kept(key, body, self._read, about)
         self.answered += 1
+        if answer is None:
+            return None
         most = TOKEN_BYTES * self.asked.max_new_tokens  # a server that ignores max_tokens must not fill the memory
         text = answer["text"].encode()[:most].decode(errors="ignore")
         finished = answer["finished"] and text == answer["text"]
         return Completion(text, finished, answer["completion_tokens"], answer["prompt_tokens"])
 
-    def _with_retries(self, body: dict[str, Any], about: str) -> dict[str, Any] | None:
-        """The answer, or None if the server refuses this request or nobody waits for it. Raises SourceError when all
-        retries have failed, here or of another request."""
-        problem, pause = "", 0.0
-        for attempt in range(self.runtime.retries + 1):
-            if self._stopped.wait(pause):
-                if self._failure:
-                    raise self._failure
-                return None
-            try:
-                answer = self._send(body)
-                self.problem = ""
-                return answer
-            except _Passing as error:
-                problem, asked_for = str(error), error.pause
-            except httpx.RequestError as error:
-                problem, asked_for = type(error).__name__, 0.0
-            self.problem = problem
-            self.repeated += attempt < self.runtime.retries
-            pause = min(max(asked_for, self.runtime.backoff_seconds * 2**attempt), LONGEST_PAUSE)
-        raise SourceError(
-            f"The endpoint {self.host} failed {self.runtime.retries + 1} times: {problem}.",
-            "Answers so far are kept: run again when it works, and lower runtime.endpoint.concurrent_requests if it "
-            f"answers 429.{about}",
-        )
-
-    def _send(self, body: dict[str, Any]) -> dict[str, Any] | None:
-        with self._client.stream("POST", self.address, json=body) as response:
-            content, status = self._content(response), response.status_code
-            pause = _seconds(response.headers.get("retry-after", ""))
-        if status in PASSING:
-            raise _Passing(f"it answered {status}{self._quoted(content)}", pause)
-        if status in REFUSED:
-            return None
-        if status != 200:
-            raise SourceError(
-                f"The endpoint {self.host} answered {status}{self._quoted(content)}.",
-                f"Check {self.asked.section}: its url, its model and the key.",
-            )
-        try:
-            answer = read_completion(content)
-        except SourceError as error:
-            raise _Passing(f"its reply is not a chat completion{self._quoted(content)}") from error
-        return {**answer, "text": self._without_key(answer["text"])}
-
-    def _content(self, response: httpx.Response) -> bytes:
-        """The body of a response. Raises _Passing if it exceeds the limits of size or time."""
-        content, ends = b"", time.monotonic() + self.runtime.timeout_seconds
-        for part in response.iter_bytes():
-            content += part
-            if len(content) > MOST_BYTES:
-                raise _Passing(f"an answer of more than {MOST_BYTES:,} bytes")
-            if time.monotonic() > ends:
-                raise _Passing(f"an answer that took more than {self.runtime.timeout_seconds:g} seconds")
-        return content
-
-    def _quoted(self, content: bytes) -> str:
-        """The beginning of a response, for an error."""
-        words = " ".join(re.sub(r"[^ -~]+", " ", content[:1000].decode(errors="replace")).split())
-        return f": {self._without_key(words)[:200]}" if words else ""
-
-    def _without_key(self, text: str) -> str:
-        """The text with the key struck out. Short keys, such as local servers accept, may be words of any answer and
-        stay."""
-        return text.replace(self._key, HIDDEN) if self._key and len(self._key) >= SECRET_LETTERS else text
-
-
-def _next(
-    waiting: deque[tuple[K, Future[Completion | None]]], on_wait: Callable[[], None]
-) -> tuple[K, Completion | None]:
-    """The first request and its answer, once that is there."""
-    while not wait([waiting[0][1]], WAIT_SECONDS).done:
-        on_wait()
-    request, answer = waiting[0]
-    found = answer.result()
-    waiting.popleft()
-    return request, found
+    def _read(self, content: bytes) -> dict[str, Any]:
+        answer = read_completion(content)
+        return {**answer, "text": self.without_key(answer["text"])}
 
 
 def letter_of(reply: Reply) -> Reply:
@@ -371,8 +261,3 @@ def letter_of(reply: Reply) -> Reply:
         return reply
     named = set(LETTER.findall(reply.text))
     return Reply(named.pop()) if len(named) == 1 else Reply(reply.text, "unclear")
-
-
-def _seconds(retry_after: str) -> float:
-    """The seconds of a Retry-After header, or 0 for a date, which is rare."""
-    return float(retry_after) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", retry_after) else 0.0

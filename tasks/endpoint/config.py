@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field, field_validator
 
 from storage.credentials import names_a_secret
@@ -19,6 +21,8 @@ OURS = {  # fields that can't be replaced, and why
 
 class EndpointConfig(StageConfig):
     """An OpenAI-compatible endpoint."""
+
+    ours: ClassVar = OURS
 
     url: EndpointUrl = Field(
         description="address, such as https://host/v1 (/chat/completions is added). All prompts and answers are sent "
@@ -39,6 +43,6 @@ class EndpointConfig(StageConfig):
     def _is_no_secret(cls, fields: Fields) -> Fields:
         if wrong := [name for name in fields if names_a_secret(name.upper())]:
             raise ValueError(f"{wrong[0]} is a secret: name the variable that holds it in api_key_env")
-        if wrong := [name for name in fields if name in OURS]:
-            raise ValueError(f"{wrong[0]} can't be replaced: {OURS[wrong[0]]}. Leave it out")
+        if wrong := [name for name in fields if name in cls.ours]:
+            raise ValueError(f"{wrong[0]} can't be replaced: {cls.ours[wrong[0]]}. Leave it out")
         return fields

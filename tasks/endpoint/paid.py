@@ -27,27 +27,15 @@ class _Place(NamedTuple):
     size: int
 
 
-class PaidAnswers:
-    """Answers by the digest of their request, and those in files of `others`, which are only read. Safe to use from
-    several threads."""
+class KnownAnswers:
+    """Answers by the digest of their request, in files that are only read. Safe to use from several threads."""
 
-    def __init__(self, path: Path, others: Iterable[Path] = ()) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self._lock = threading.Lock()
-        self._totals = Counter[str]()
-        self._others = {request: place for other in others for request, _, place in _complete_lines(other)}
-        self._own: dict[str, _Place] = {}
-        self._end = 0
-        for request, answer, place in _complete_lines(path):
-            self._add(request, answer, place)
-        with path.open("ab") as file:
-            file.truncate(self._end)
-        self._file = path.open("ab")
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._others = {request: place for path in paths for request, _, place in _complete_lines(path)}
 
     def get(self, request: str) -> dict[str, Any] | None:
         """The answer to a request, if it is known."""
-        place = self._own.get(request) or self._others.get(request)
+        place = self._place(request)
         if place is None:
             return None
         try:
@@ -57,6 +45,27 @@ class PaidAnswers:
         except FileNotFoundError:  # another's, which was collected meanwhile
             return None
         return {name: value for name, value in answer.items() if name != "asked"}
+
+    def _place(self, request: str) -> _Place | None:
+        return self._others.get(request)
+
+
+class PaidAnswers(KnownAnswers):
+    """Answers that come, and those in files of `others`, which are only read."""
+
+    def __init__(self, path: Path, others: Iterable[Path] = ()) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._lock = threading.Lock()
+        super().__init__(others)
+        self._totals = Counter[str]()
+        self._own: dict[str, _Place] = {}
+        self._end = 0
+        for request, answer, place in _complete_lines(path):
+            self._add(request, answer, place)
+        with path.open("ab") as file:
+            file.truncate(self._end)
+        self._file = path.open("ab")
 
     def keep(self, request: str, answer: dict[str, Any]) -> None:
         """Write an answer to the file at once."""
@@ -76,6 +85,9 @@ class PaidAnswers:
 
     def __len__(self) -> int:
         return len(self._own)
+
+    def _place(self, request: str) -> _Place | None:
+        return self._own.get(request) or super()._place(request)
 
     def _add(self, request: str, answer: dict[str, Any], place: _Place) -> None:
         self._totals.update({name: value for name, value in answer.items() if isinstance(value, int)})

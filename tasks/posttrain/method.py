@@ -36,8 +36,9 @@ class TrainerParts(Generic[Config]):
 
     `arguments` go to TRL's config class, `common` (model, data, tokenizer, callbacks) to its trainer. `load_model`
     loads another copy of the starting model, as a reference, once TRL's config exists. `teacher` is the folder of the
-    model to imitate, and `judge` that of the reward model. No row has more than `max_length` tokens. `digests` are
-    those of files outside the store, as in the artifact's key, and `scratch` is a folder that a resumed run has again.
+    model to imitate, `top_tokens` that of a teacher's likeliest tokens, and `judge` that of the reward model. No row
+    has more than `max_length` tokens. `digests` are those of files outside the store, as in the artifact's key, and
+    `scratch` is a folder that a resumed run has again.
     """
 
     config: Config
@@ -47,6 +48,7 @@ class TrainerParts(Generic[Config]):
     common: Mapping[str, Any]
     load_model: Callable[[], PreTrainedModel]
     teacher: Path | None = None
+    top_tokens: Path | None = None
     judge: Path | None = None
     digests: Mapping[str, str] = field(default_factory=dict)
     scratch: Path = Path()

@@ -41,9 +41,11 @@ def posttrain(
     teacher: Artifact | None = None,
     judge: Artifact | None = None,
     reference: Path | None = None,
+    top_tokens: Artifact | None = None,
 ) -> None:
     """Train `model` on the JSON Lines of `pairs`, and write model/, log.jsonl and a curve as PNG to `out`. `teacher`
-    and `judge` are models, `reference` is a file of log-probabilities (see reference/).
+    and `judge` are models, `reference` is a file of log-probabilities (see reference/), and `top_tokens` is what a
+    teacher elsewhere answered (see top_tokens/).
 
     Raises TokenizerMismatch for a teacher or a judge with another tokenizer or chat template.
     """
@@ -58,6 +60,7 @@ def posttrain(
     for other in filter(None, (teacher, judge)):
         check_tokenizer(other.path, expected=digest)
         decisive += f" {other.digest}"
+    decisive += f" {top_tokens.digest}" if top_tokens else ""
     digests = dict(STAGES[method.name].fingerprints(config))  # those of the key, whatever was written since
     decisive += "".join(f" {name} {digest}" for name, digest in sorted(digests.items()))
     split_files = split_rows(files_of(pairs), method.rows, out)
@@ -72,6 +75,7 @@ def posttrain(
         teacher=teacher and teacher.path.resolve(),
         judge=judge and judge.path.resolve(),
         reference=reference and reference.resolve(),
+        top_tokens=top_tokens and top_tokens.path.resolve(),
         digests=digests,
         identity=hashlib.sha256(decisive.encode()).hexdigest(),
         scratch=out.scratch.resolve(),

@@ -170,6 +170,7 @@ def _trainer(
         common,
         load_again,
         teacher=spec.teacher,
+        top_tokens=spec.top_tokens,
         judge=spec.judge,
         digests=spec.digests,
         scratch=spec.scratch,

@@ -423,14 +423,14 @@ ALIGNED = (
         name="endpoint-paid-twice",
         about="endpoint: what was paid for is asked for again",
         path="tasks/endpoint/paid.py",
-        before="        place = self._own.get(request) or self._others.get(request)\n",
+        before="        place = self._place(request)\n",
         after="        place = None\n",
         fails=("tests/tasks/endpoint/test_endpoint.py::test_answers_that_were_paid_for_are_not_asked_for_again",),
     ),
     Mutant(
         name="endpoint-key-quoted",
         about="endpoint: the key that a server repeats is kept with its answer",
-        path="tasks/endpoint/client.py",
+        path="tasks/endpoint/sender.py",
         before="return text.replace(self._key, HIDDEN) if self._key and len(self._key) >= SECRET_LETTERS else text",
         after="return text",
         fails=(

@@ -40,7 +40,7 @@ class OnPolicy(Trainer):
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         if not self.share or not batches:
             return batches, items
-        rows = [_rows_of(batch) for batch in batches]
+        rows = [rows_of(batch) for batch in batches]
         model, tokenizer = self.accelerator.unwrap_model(self.model), self.processing_class
         with self.compute_loss_context_manager():
             own = own_answers(
@@ -87,7 +87,7 @@ def own_answers(
     return OwnAnswers(answered, [len(one) for one in answers], sum(one[-1] not in ends for one in answers))
 
 
-def _rows_of(batch: Mapping[str, Any]) -> list[Row]:
+def rows_of(batch: Mapping[str, Any]) -> list[Row]:
     """The rows of a padded batch."""
     lengths = batch["attention_mask"].sum(1).tolist()
     return [

@@ -16,10 +16,13 @@ from storage.artifact import Artifact
 from storage.errors import ConfigError
 from tasks.base import BaseConfig, base
 from tasks.base.source import fingerprint
+from tasks.endpoint.prompts import TokenEndpoint
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.rows.instruction import INSTRUCTION, with_room
 from tasks.posttrain.stage import posttrain
+from tasks.posttrain.top_tokens.config import TopTokensConfig
+from tasks.posttrain.top_tokens.stage import top_tokens
 from tasks.stage.output import Output
 from tasks.training.chain import BASE
 from tasks.training.model_folder import with_tokenizer_of
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
     from transformers import Trainer
+
+    from tasks.posttrain.top_tokens.table import TopTokens
+    from tasks.stage.runtime import Runtime
 
 Divergence = Literal["forward", "reverse", "jsd"]
 GIVEN = ("input_ids", "attention_mask", "position_ids")
@@ -43,6 +49,12 @@ class DistillConfig(PosttrainConfig):
         None,
         exclude_if=lambda value: value is None,
         description="a teacher outside the chain, with the vocabulary of the model (null: `teacher`)",
+    )
+    endpoint: TokenEndpoint | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="a teacher behind an endpoint, with the vocabulary of the model. It is asked once, before the "
+        "training, for its likeliest tokens in the place of each that is learned (null: `teacher`)",
     )
     divergence: Divergence = Field(
         "forward", description="KL from the teacher (forward) or to it (reverse), or Jensen–Shannon between both"
@@ -88,8 +100,11 @@ class DistillConfig(PosttrainConfig):
 
     @model_validator(mode="after")
     def _sets_what_counts(self) -> Self:
-        if self.teacher_from is not None and self.teacher != BASE:
-            raise ValueError("teacher and teacher_from name two teachers: leave one out")
+        named = {"teacher": self.teacher != BASE, "teacher_from": self.teacher_from, "endpoint": self.endpoint}
+        if len(teachers := [name for name, given in named.items() if given]) > 1:
+            raise ValueError(f"{' and '.join(teachers)} name two teachers: leave one out")
+        if self.endpoint is not None:
+            self._check_known()
         if self.beta != 0.5 and self.divergence != "jsd":
             raise ValueError("beta belongs to `divergence: jsd`: set it, or leave beta out")
         if self.max_new_tokens != 128 and not self.samples:
@@ -100,9 +115,24 @@ class DistillConfig(PosttrainConfig):
             )
         return self
 
+    def _check_known(self) -> None:
+        """Raises ValueError for what the likeliest tokens of given answers don't tell."""
+        usual = {"divergence": "forward", "temperature": 1.0, "on_policy_share": 0.0}
+        reasons = {
+            "divergence": "needs the teacher's probability of every token",
+            "temperature": "needs its logits of every token",
+            "on_policy_share": "needs a teacher that reads what the student writes",
+        }
+        if wrong := [name for name, value in usual.items() if getattr(self, name) != value]:
+            name = wrong[0]
+            raise ValueError(
+                f"{name} {getattr(self, name)} {reasons[name]}, and an endpoint tells the likeliest of given texts: "
+                f"set {name} to {usual[name]}, or take a teacher that runs here"
+            )
+
     @property
     def frozen_models(self) -> int:
-        return 1
+        return 0 if self.endpoint else 1
 
 
 def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
@@ -112,16 +142,27 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
 
     from models.kernels.cross_entropy import IGNORED
     from tasks.posttrain.arguments import arguments_of
-    from tasks.posttrain.conversations.divergence import divergence
-    from tasks.posttrain.conversations.on_policy import OnPolicy
+    from tasks.posttrain.conversations.divergence import divergence, divergence_of_top
+    from tasks.posttrain.conversations.on_policy import OnPolicy, rows_of
     from tasks.posttrain.engines import callable_beside, load_frozen
     from tasks.posttrain.token_means import ExactMeans
 
     config = parts.config
-    assert parts.teacher is not None
     arguments = arguments_of(SFTConfig, parts.arguments, max_length=None)  # rows are known to fit
-    teacher: Any = load_frozen(parts.teacher, parts.runtime.posttrain, bfloat16=arguments.bf16)
-    teacher.eval().requires_grad_(False)
+    answers = _answers(parts)
+    teacher: Any = None
+    if answers is None:
+        assert parts.teacher is not None
+        teacher = load_frozen(parts.teacher, parts.runtime.posttrain, bfloat16=arguments.bf16)
+        teacher.eval().requires_grad_(False)
+
+    def nats(student: Tensor, inputs: Any, given: Any, learned: Tensor) -> Tensor:
+        """The divergence of each learned token."""
+        if answers is not None:
+            return divergence_of_top(student, *answers.of(rows_of(inputs), student.device))
+        with torch.no_grad():
+            theirs = teacher(**given, use_cache=False).logits[:, :-1][learned]
+        return divergence(student, theirs, config.divergence, config.temperature, config.beta)
 
     class FromTeacher(OnPolicy, SFTTrainer):
         share, max_new_tokens = config.on_policy_share, config.max_new_tokens
@@ -134,9 +175,7 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
             learned = labels != IGNORED
             outputs = model(**given, use_cache=False)
             student, targets = outputs.logits[:, :-1][learned].float(), labels[learned]
-            with torch.no_grad():
-                theirs = teacher(**given, use_cache=False).logits[:, :-1][learned]
-            soft = divergence(student, theirs, config.divergence, config.temperature, config.beta).sum()
+            soft = nats(student, inputs, given, learned).sum()
             hard = F.cross_entropy(student, targets, reduction="sum")
             tokens = learned.sum()
             right = (student.argmax(-1) == targets).sum()
@@ -160,8 +199,32 @@ def _make_trainer(parts: TrainerParts[DistillConfig]) -> Trainer:
             return {"tokens": (inputs["labels"][:, 1:] != IGNORED).sum()}
 
     trainer: Trainer = TokenMeans(args=arguments, **parts.common)
-    teacher = callable_beside(trainer, teacher)
+    if teacher is not None:
+        teacher = callable_beside(trainer, teacher)
     return trainer
+
+
+def _answers(parts: TrainerParts[DistillConfig]) -> TopTokens | None:
+    """What an endpoint answered about all rows. Raises DamagedArtifact if it lacks one."""
+    from tasks.posttrain.top_tokens.table import TopTokens
+
+    if parts.config.endpoint is None:
+        return None
+    assert parts.top_tokens is not None
+    answers = TopTokens(parts.top_tokens, parts.config.endpoint)
+    for rows in (parts.common["train_dataset"], parts.common["eval_dataset"] or ()):
+        answers.check(rows)
+    return answers
+
+
+def _check_endpoint(config: DistillConfig, runtime: Runtime, here: bool) -> None:
+    """Raises ConfigError for an invalid address, and for a key that this machine lacks."""
+    from tasks.endpoint.client import address_of, api_key
+
+    if config.endpoint is not None:
+        address_of(config.endpoint, "distill.endpoint")
+        if here:
+            api_key(config.endpoint, "distill.endpoint")
 
 
 DISTILL = Method(
@@ -180,6 +243,7 @@ DISTILL = Method(
     },
     summary=("validation_divergence",),
     sources_of=lambda config: fingerprint(config.teacher_from, "distill.teacher_from") if config.teacher_from else {},
+    check_more=_check_endpoint,
     rows_of=lambda config: with_room(config.max_new_tokens) if config.samples else INSTRUCTION,
 )
 
@@ -189,14 +253,20 @@ def distill(
     config: DistillConfig, model: Artifact, instructions: Artifact, teacher: Artifact | None, out: Output
 ) -> None:
     """Distillation on logits (Hinton et al. 2015) over the answers of the instructions, or over answers of the student
-    (Agarwal et al. 2024). It can heal a pruned model.
+    (Agarwal et al. 2024), or on the likeliest tokens of an endpoint's model. It can heal a pruned model.
 
-    Writes model/, log.jsonl and loss.png. Both models must have the same tokenizer. Sampled answers depend on the seed,
+    Writes model/, log.jsonl and loss.png. Both models must have the same tokenizer. What an endpoint answers is an
+    artifact of its own, shared by all learning rates. Sampled answers depend on the seed,
     the step and the prompt: killed at any instant, it resumes bit for bit on a CPU. Raises EmptyOutput as `sft` does.
     """
+    DISTILL.check_runtime(config, out.runtime)
     if config.teacher_from is not None:
         teacher = _taken(config, config.teacher_from, model, out)
-    posttrain(DISTILL, config, model, instructions, out, teacher=teacher)
+    asked = None
+    if config.endpoint is not None:
+        settings = config.model_dump(include={*TopTokensConfig.model_fields})
+        asked = out.obtain(top_tokens, TopTokensConfig.model_validate(settings), model, instructions)
+    posttrain(DISTILL, config, model, instructions, out, teacher=teacher, top_tokens=asked)
 
 
 def _taken(config: DistillConfig, source: BaseConfig, model: Artifact, out: Output) -> Artifact:

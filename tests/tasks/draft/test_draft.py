@@ -68,6 +68,10 @@ def test_another_vocabulary_is_refused(given: tuple[Artifact, Artifact], tmp_pat
     [
         ({}, "the draft would be the released model itself"),
         ({"prune": {"layers": 1}, "distill": {"teacher": "sft"}}, "teacher can't be chosen here"),
+        (
+            {"prune": {"layers": 1}, "distill": {"endpoint": {"url": "https://a/v1", "model": "m"}}},
+            "teacher can't be chosen here",
+        ),
     ],
 )
 def test_what_is_no_draft_is_refused(section: dict[str, object], said: str) -> None:
