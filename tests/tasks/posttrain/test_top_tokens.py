@@ -16,6 +16,7 @@ from models.tokenizer import load_tokenizer, token_text
 from storage.artifact import Artifact
 from storage.errors import ConfigError, DamagedArtifact, SourceError, TokenizerMismatch
 from storage.shards.lines import read_json_lines, write_json_lines
+from storage.store import Store
 from tasks.endpoint.paid import PaidAnswers
 from tasks.endpoint.prompts import TokenEndpoint, TokenSender, Vocabulary, tokens_of
 from tasks.posttrain.conversations.divergence import divergence, divergence_of_top
@@ -27,6 +28,7 @@ from tasks.posttrain.top_tokens.stage import top_tokens
 from tasks.posttrain.top_tokens.table import asked_of
 from tasks.stage.output import Output
 from tasks.stage.runtime import EndpointRuntime
+from tasks.stage.session import Session, open_session
 from tests.tasks.endpoint.completions import Body, Said, Server, serve
 from tests.tasks.interrupt import interrupt
 from tests.tasks.posttrain.in_process import parts_of
@@ -311,3 +313,15 @@ def test_a_release_that_is_served_teaches(lesson: Lesson, tmp_path: Path) -> Non
     rows = out.counts["tables"]["Validation"]
     assert rows[-1]["divergence"] < 0.5 * rows[0]["divergence"]
     assert len(lines) == len(lesson.rows)
+
+
+@pytest.mark.soak
+def test_another_learning_rate_and_another_student_pay_for_nothing(lesson: Lesson, tmp_path: Path) -> None:
+    store, rows = Store(str(tmp_path / "store")), Artifact.at(lesson.pairs)
+    with serve(lesson.answer) as server, open_session(Session(store, output(tmp_path, "distill").runtime)):
+        for rate, student in ((1e-3, lesson.student), (2e-3, lesson.student), (1e-3, lesson.teacher)):
+            config = config_of(server.url, 4, epochs=0.1, learning_rate=rate)
+            distill.materialize(config, (Artifact.at(student), rows, None))
+    made = [location.partition("/")[0] for location in store.locations()]
+    assert (made.count("top_tokens"), made.count("distill")) == (2, 3)
+    assert len(server.asked) == len(lesson.rows)
