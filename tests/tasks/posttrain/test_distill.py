@@ -138,12 +138,12 @@ def test_the_last_answer_is_the_students_in_a_share_of_rows(inputs: tuple[Artifa
 
 
 def test_rows_without_room_for_an_answer_are_dropped(inputs: tuple[Artifact, Artifact, Artifact]) -> None:
-    config = DistillConfig(on_policy_share=1, max_new_tokens=109, max_dropped_share=1)
+    config = DistillConfig(on_policy_share=1, max_new_tokens=112, max_dropped_share=1)
     tokenizer = load_tokenizer(inputs[0].path)
     rows = [inputs[1].path / "all.jsonl"]
     train, _, dropped = render_rows(DISTILL, config, rows, tokenizer, 128)
     assert dropped["overlong"] > 0
-    assert max(prompt_tokens(row["labels"]) for row in train) + 109 == 128
+    assert max(prompt_tokens(row["labels"]) for row in train) + 112 == 128
 
 
 def test_a_teacher_of_another_vocabulary_is_refused_by_name(
