@@ -14,6 +14,7 @@ from tasks.sandbox.config import SandboxConfig
 from tasks.stage.config import StageConfig
 from tasks.stage.user_function import UserFunction
 
+LARGEST = 1e9  # of a reward: float32, in which they are compared, has seven digits
 DRAWN = (  # measures of a step, besides its rewards
     "answer_tokens",
     "answers_cut",

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import os
 import socket
-import struct
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storage.errors import GristmillError, SourceError
-from tasks.posttrain.rewards.config import PythonReward
+from tasks.posttrain.rewards.config import LARGEST, PythonReward
 from tasks.sandbox.inside.settings import receive, send
 from tasks.stage.user_function import Caught, Function, load
 
@@ -101,12 +99,11 @@ def _checked(values: Sequence[Any]) -> Reply:
         with Caught() as caught:
             value = value.item() if hasattr(value, "item") else value  # numpy's and torch's numbers
             number = None if value is None else float(value)
-            struct.pack("<f", number or 0.0)  # rewards are summed in float32: larger ones would be infinite there
         fault = caught.message if caught.error is not None else ""
         if not isinstance(value, bool | int | float | None):
             fault = f"it returned a {type(value).__name__}, not a number"
-        elif number is not None and not math.isfinite(number):
-            fault = f"it returned {number}"
+        elif number is not None and not abs(number) <= LARGEST:  # NaN is none either
+            fault = f"it returned {number:g}"
         numbers.append(None if fault else number)
         why.append(fault)
     return {"values": numbers, "why": why}

@@ -136,8 +136,9 @@ class Scorer:
         if rewarded < min(FEWEST, len(answers)):
             why = f" {failures[0][0]} failed first: {failures[0][2]}." if failures else ""
             raise EmptyOutput(
-                f"{rewarded:,} of {len(answers):,} answers of a step have a reward.{why}",
-                "Correct the rewards that fail or return None, or give a step more prompts (global_batch).",
+                f"{rewarded:,} of {len(answers):,} answers of a step have a reward, and {FEWEST} must.{why}",
+                "Correct the rewards that fail or return None, or take more prompts at a time (global_batch of a "
+                "training).",
             )
         return scores
 

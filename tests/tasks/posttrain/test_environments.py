@@ -273,8 +273,8 @@ BROKEN = [  # what a row's reset and step do, and why its conversation is broken
     ("opening = None, ['calculator']", GO, "a tool isn't a JSON schema"),
     ("opening = None, [{'function': object()}]", GO, "not JSON serializable"),
     ("", "('go', math.nan, True)", "the reward nan"),
-    ("", "('go', 1e300, True)", "too large"),
-    ("", "('go', 3e38, answer == 'two')", "its rewards sum to 6e+38"),
+    ("", "('go', 1e300, True)", "the reward 1e+300"),
+    ("", "('go', 1e9, answer == 'two')", "its rewards sum to 2e+09"),
     ("while True: pass", GO, "it took longer than 0.5 s"),
     ("import os; os._exit(3)", GO, "its process ended with the exit code 3"),
 ]

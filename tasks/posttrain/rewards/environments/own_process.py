@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import os
 import socket
-import struct
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from storage.errors import GristmillError, SourceError
+from tasks.posttrain.rewards.config import LARGEST
 from tasks.posttrain.rewards.environments.config import OwnEnvironmentConfig
 from tasks.sandbox.inside.settings import receive, send
 from tasks.stage.user_function import Caught, load
@@ -79,9 +78,8 @@ def _stepped(environment: Any, answer: str) -> Reply:
     with Caught() as caught:
         observation, reward, done = environment.step(answer)
         number = float(reward)
-        if not math.isfinite(number):
-            raise ValueError(f"it gave the reward {number}")
-        struct.pack("<f", number)  # rewards are summed in float32: larger ones would be infinite there
+        if not abs(number) <= LARGEST:  # NaN is none either
+            raise ValueError(f"it gave the reward {number:g}")
         said = "" if observation is None else str(observation)
         reply = {"observation": said, "reward": number, "done": bool(done)}
     return {"failed": caught.message} if caught.error is not None else reply

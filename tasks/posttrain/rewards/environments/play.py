@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.conversation import Messages, TemplateFaultError, begins_with, closed, render, turns_of
 from storage.errors import ConfigError, SourceError
+from tasks.posttrain.rewards.config import LARGEST
 from tasks.posttrain.rewards.environments.config import EnvironmentConfig, OwnEnvironmentConfig
 from tasks.posttrain.rewards.environments.open import open_environments
 from tasks.posttrain.rewards.environments.protocol import Environments, Opening
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 # conversations so far, by their places → the next answer of each, and its log-probabilities if the engine has its own
 Complete = Callable[[Mapping[int, list[int]]], Sequence[tuple[list[int], list[float] | None]]]
 ASKED, ANSWERED, REPLIED = "qxone", "qxtwo", "qxthree"
-LARGEST = 3.4e38  # in float32, in which rewards are summed
 
 
 @dataclass
