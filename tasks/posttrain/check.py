@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 from storage.errors import ConfigError
 from tasks.children.devices import check_training_device_here
 from tasks.children.hosts import check_hosts, check_hosts_here, hosts_of
 from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.rollouts.config import EngineConfig
 from tasks.stage.runtime import Runtime
 from tasks.training.adapters.config import LoraConfig
 from tasks.training.batches import BatchShare, share_batch
-
-
-class Limited(Protocol):
-    """A config that limits the tokens of a pair."""
-
-    @property
-    def max_length(self) -> int | None:
-        """Maximum tokens, or None for the model's context."""
-
 
 MICRO_BATCH = 16  # rows of a forward pass, unless the runtime sets micro_batch
 MEASURED_ROWS = 8  # pairs of a forward pass of validation
@@ -128,35 +119,27 @@ def check_virtual(name: str, runtime: Runtime) -> None:
             )
 
 
+def check_engine_runtime(name: str, rollout: EngineConfig, runtime: Runtime) -> None:
+    """Raises ConfigError for an engine that this runtime's devices can't have."""
+    engine = runtime.posttrain.engine
+    if rollout.engine != "transformers" and engine != "ddp":
+        raise ConfigError(
+            f"{name}.rollout.engine is {rollout.engine}, which takes whole weights, but runtime.posttrain.engine is "
+            f"{engine}, which divides them.",
+            "Choose the engine transformers, or ddp.",
+        )
+    device = runtime.compute.device
+    if rollout.engine == "vllm" and device == "cpu":
+        raise ConfigError(
+            f"{name}.rollout.engine is vllm, which gets its weights on a GPU, but runtime.compute.device is cpu.",
+            "Choose llama.cpp or transformers.",
+        )
+
+
 def check_here(config: PosttrainConfig, runtime: Runtime) -> None:
     """Raises ConfigError for a hostfile or a GPU that this machine doesn't have."""
     check_hosts_here(runtime.training)
     check_training_device_here(runtime)
-
-
-def max_length_of(name: str, config: Limited, context: int) -> int:
-    """Maximum tokens of a rendered pair. Raises ConfigError for more than the model's context, less the virtual tokens
-    that precede them."""
-    virtual = config.virtual_tokens if isinstance(config, PosttrainConfig) else 0
-    context -= virtual
-    most = config.max_length or context
-    if most > context or context < 1:
-        of_it = f", less the {virtual:,} virtual tokens of {name}.adapter" if virtual else ""
-        raise ConfigError(
-            f"{name}.max_length is {most}, but the model's context is {context}{of_it}.",
-            f"Lower it to {context}, or pretrain a model with a longer context (pretrain.model.context).",
-        )
-    return most
-
-
-def check_room(name: str, config: PosttrainConfig, max_length: int) -> None:
-    """Raises ConfigError if an answer may take all the tokens of prompt and answer together."""
-    if config.answer_tokens >= max_length:
-        raise ConfigError(
-            f"{name}.max_new_tokens is {config.generated_text}, which leaves none of {max_length:,} tokens for a "
-            "prompt.",
-            "Lower it, or raise the context.",
-        )
 
 
 def row_share(name: str, config: PosttrainConfig, runtime: Runtime, processes: int) -> BatchShare:

@@ -1,11 +1,12 @@
-"""The settings shared by all post-training methods."""
+"""The settings shared by all post-training methods, and the limits of a pair that follow from them."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
+from storage.errors import ConfigError
 from tasks.stage.config import StageConfig
 from tasks.training.adapters.config import AdapterConfig, LoraConfig, VirtualTokens
 
@@ -113,3 +114,36 @@ class PreferenceConfig(PosttrainConfig):
         description="downloaded: pairs of `download`. feedback, best_of_n: those of that earlier link. both: all of "
         "these (default: those of the last such link before, or else downloaded)",
     )
+
+
+class Limited(Protocol):
+    """A config that limits the tokens of a pair."""
+
+    @property
+    def max_length(self) -> int | None:
+        """Maximum tokens, or None for the model's context."""
+
+
+def max_length_of(name: str, config: Limited, context: int) -> int:
+    """Maximum tokens of a rendered pair. Raises ConfigError for more than the model's context, less the virtual tokens
+    that precede them."""
+    virtual = config.virtual_tokens if isinstance(config, PosttrainConfig) else 0
+    context -= virtual
+    most = config.max_length or context
+    if most > context or context < 1:
+        of_it = f", less the {virtual:,} virtual tokens of {name}.adapter" if virtual else ""
+        raise ConfigError(
+            f"{name}.max_length is {most}, but the model's context is {context}{of_it}.",
+            f"Lower it to {context}, or pretrain a model with a longer context (pretrain.model.context).",
+        )
+    return most
+
+
+def check_room(name: str, config: PosttrainConfig, max_length: int) -> None:
+    """Raises ConfigError if an answer may take all the tokens of prompt and answer together."""
+    if config.answer_tokens >= max_length:
+        raise ConfigError(
+            f"{name}.max_new_tokens is {config.generated_text}, which leaves none of {max_length:,} tokens for a "
+            "prompt.",
+            "Lower it, or raise the context.",
+        )

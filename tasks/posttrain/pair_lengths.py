@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from models.pretrained import context_of, load_config
 from models.tokenizer import load_tokenizer
 from storage.artifact import Artifact
-from tasks.posttrain.check import check_room, max_length_of
-from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.config import PosttrainConfig, check_room, max_length_of
 from tasks.posttrain.method import Method
 from tasks.posttrain.rows.duplicates import drop_duplicates, split_rows
 from tasks.posttrain.rows.form import Row

@@ -19,9 +19,8 @@ from tasks.posttrain.arguments import training_arguments, uses_bfloat16, uses_cu
 from tasks.posttrain.attention.context import share_context
 from tasks.posttrain.batches import training_order
 from tasks.posttrain.callback import LogCallback
-from tasks.posttrain.check import max_length_of
 from tasks.posttrain.checkpoints import latest_checkpoint
-from tasks.posttrain.config import PosttrainConfig
+from tasks.posttrain.config import PosttrainConfig, max_length_of
 from tasks.posttrain.engines import check_engine, divides, load_frozen, read_weights, sum_gradients_in_float32
 from tasks.posttrain.method import Method, Trained, TrainerParts
 from tasks.posttrain.methods import METHODS

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
+from tasks.posttrain.check import check_engine_runtime
 from tasks.posttrain.config import PosttrainConfig
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.rewards.config import (
@@ -23,7 +24,7 @@ from tasks.posttrain.rewards.environments.config import EnvironmentConfig
 from tasks.posttrain.rewards.environments.open import check_environment_here, environment_fingerprints, tools_of
 from tasks.posttrain.rewards.outside import check_rows, open_scorer
 from tasks.posttrain.rewards.watch import check_dropout, check_watch, check_watched
-from tasks.posttrain.rollouts.config import GrpoRolloutConfig, check_engine, check_engine_here, check_engine_runtime
+from tasks.posttrain.rollouts.config import GrpoRolloutConfig, check_engine, check_engine_here
 from tasks.posttrain.rollouts.mismatch import MEASURES
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.prompt import PROMPT, prompts_with

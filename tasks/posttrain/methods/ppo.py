@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.artifact import Artifact
+from tasks.posttrain.check import check_engine_runtime
 from tasks.posttrain.method import Method, TrainerParts
 from tasks.posttrain.ppo.config import PpoConfig
 from tasks.posttrain.rewards.outside import check_rows, open_scorer
 from tasks.posttrain.rewards.watch import check_watched
-from tasks.posttrain.rollouts.config import check_engine_here, check_engine_runtime
+from tasks.posttrain.rollouts.config import check_engine_here
 from tasks.posttrain.rollouts.mismatch import MEASURES
 from tasks.posttrain.rows.form import Row
 from tasks.posttrain.rows.prompt import PROMPT

@@ -21,7 +21,8 @@ from models.tokenizer import load_tokenizer, padding_id
 from tasks.children.child import emit, run_as_child
 from tasks.children.devices import own_device
 from tasks.posttrain.arguments import bfloat16_for, uses_cuda
-from tasks.posttrain.check import MEASURED_ROWS, max_length_of
+from tasks.posttrain.check import MEASURED_ROWS
+from tasks.posttrain.config import max_length_of
 from tasks.posttrain.engines import check_engine, divide_frozen, divides, engine_arguments
 from tasks.posttrain.reference.stage import ReferenceSpec
 from tasks.posttrain.reference.table import FILE, Key, key_of, write_reference

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from storage.errors import ConfigError
 from tasks.posttrain.config import PosttrainConfig
 from tasks.stage.config import StageConfig
-from tasks.stage.runtime import EndpointUrl, Runtime
+from tasks.stage.runtime import EndpointUrl
 from tasks.training.adapters.config import LoraConfig
 
 Correction = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
@@ -106,23 +106,6 @@ def check_engine(config: PosttrainConfig, rollout: RolloutConfig) -> None:
     if not isinstance(adapter, LoraConfig) or adapter.dora or adapter.quantize != "none":
         raise ValueError(
             "rollout.engine llama.cpp takes a LoRA over float32 only: choose transformers, or another adapter"
-        )
-
-
-def check_engine_runtime(name: str, rollout: EngineConfig, runtime: Runtime) -> None:
-    """Raises ConfigError for an engine that this runtime's devices can't have."""
-    engine = runtime.posttrain.engine
-    if rollout.engine != "transformers" and engine != "ddp":
-        raise ConfigError(
-            f"{name}.rollout.engine is {rollout.engine}, which takes whole weights, but runtime.posttrain.engine is "
-            f"{engine}, which divides them.",
-            "Choose the engine transformers, or ddp.",
-        )
-    device = runtime.compute.device
-    if rollout.engine == "vllm" and device == "cpu":
-        raise ConfigError(
-            f"{name}.rollout.engine is vllm, which gets its weights on a GPU, but runtime.compute.device is cpu.",
-            "Choose llama.cpp or transformers.",
         )
 
 

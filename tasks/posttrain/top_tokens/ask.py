@@ -14,7 +14,7 @@ from storage.shards.lines import write_json_lines
 from tasks.children.child import emit, run_as_child
 from tasks.endpoint.paid import ANSWERS, KEPT, PaidAnswers
 from tasks.endpoint.prompts import TokenSender, Vocabulary, key_of, tokens_of
-from tasks.posttrain.check import max_length_of
+from tasks.posttrain.config import max_length_of
 from tasks.posttrain.rows.instruction import render_instruction
 from tasks.posttrain.rows.prepare import prepare, read_rows
 from tasks.posttrain.top_tokens.stage import TopTokensSpec

@@ -30,7 +30,7 @@ class TopTokensSpec(ChildSpec):
     known: list[Path]
 
 
-@stage(version=1, part_of="distill", runtime=("compute", "endpoint"))
+@stage(version=1, part_of="distill", runtime=("compute", "data", "endpoint"))
 def top_tokens(config: TopTokensConfig, model: Artifact, instructions: Artifact, out: Output) -> None:
     """The `top_k` likeliest tokens of an endpoint's model in the place of each learned token of the instructions, with
     their log-probabilities.

@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model some of whose answers end: the first one at once, others later or never."""
     folder = make_model(tmp_path_factory.mktemp("base") / "model")
     loaded, tokenizer = load_pretrained(folder), load_tokenizer(folder)
-    torch.manual_seed(0)
+    torch.manual_seed(2)
     for value in loaded.parameters():
         torch.nn.init.normal_(value, std=0.3) if value.dim() == 2 else None
     first, second, _ = greedy(loaded, tokenizer, PROMPTS, [], LENGTH)
