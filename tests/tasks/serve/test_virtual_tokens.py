@@ -125,7 +125,6 @@ def test_a_prompt_is_told_token_by_token_in_the_form_of_vllm(count: int, served:
     runtime = served.runtime
     ids = text_ids(runtime.tokenizer, "A ☃ é 🦊. " + "".join(texts()))[: 2 * PART + 40]
     assert len(ids) > 2 * PART
-    used = served.server.audit()
     response = served.complete(prompt=ids, prompt_logprobs=count)
     assert response.status_code == 200, response.text
     answer = response.json()
@@ -138,8 +137,9 @@ def test_a_prompt_is_told_token_by_token_in_the_form_of_vllm(count: int, served:
             assert entry["logprob"] == pytest.approx(float(log_V[int(one)]), abs=1e-4)
             assert entry["rank"] == 1 + int((log_V > log_V[int(one)]).sum())
             assert entry["decoded_token"] == token_text(runtime.tokenizer, int(one))
-    within(10, lambda: len(served.server.audit()) > len(used))
-    line = served.server.audit()[-1]
+    name = response.headers["x-request-id"]
+    within(10, lambda: name in [line["id"] for line in served.server.audit()])
+    line = next(line for line in served.server.audit() if line["id"] == name)
     assert (line["prompt_tokens"], line["status"]) == (len(ids), 200), "it is booked and audited as any other"
 
 
