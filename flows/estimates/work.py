@@ -132,9 +132,7 @@ def _feedback(config: Config, seen: Seen) -> Work | None:
     samples = float(config.get("samples") or 0)
     asked = samples * samples if config.get("mode") == "judge" else 3.0  # each two, in both orders
     answers = float(config.get("prompts") or 0) * asked
-    longest = float(config.get("max_new_tokens") or 0)
-    forward = 2 * seen.parameters * (QUESTION_TOKENS + longest) / BILLION
-    return {GFLOP: forward * answers, WRITTEN: answers / ANSWERED * longest}
+    return _answering(config, seen.parameters, answers, QUESTION_TOKENS)
 
 
 def _best_of_n(config: Config, seen: Seen) -> Work | None:
@@ -143,8 +141,13 @@ def _best_of_n(config: Config, seen: Seen) -> Work | None:
         return None
     prompts = seen.pairs * (1 - float(config.get("validation_share") or 0))
     answers = min(prompts, float(config.get("prompts") or prompts)) * float(config.get("n") or 1)
+    return _answering(config, seen.parameters, answers, seen.pair_tokens or 0.0)
+
+
+def _answering(config: Config, parameters: float, answers: float, prompt_tokens: float) -> Work:
+    """Of answers to prompts of a mean length, each as long as it may be."""
     longest = float(config.get("max_new_tokens") or 0)
-    forward = 2 * seen.parameters * ((seen.pair_tokens or 0.0) + longest) / BILLION
+    forward = 2 * parameters * (prompt_tokens + longest) / BILLION
     return {GFLOP: forward * answers, WRITTEN: answers / ANSWERED * longest}
 
 

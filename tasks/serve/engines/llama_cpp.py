@@ -14,13 +14,13 @@ import httpx
 from models.runtimes.llama_server import LlamaServerSpec
 from tasks.serve.engines.client import ask, ask_json, events, open_client
 from tasks.serve.engines.grammars import Apart, Schemas
-from tasks.serve.engines.process import STOP_SECONDS, EngineProcess
+from tasks.serve.engines.process import STOP_SECONDS, ChildEngine, EngineProcess
 from tasks.serve.engines.protocol import EngineFault, EngineRefusal, Finish, Piece, Sampling, TokenChoice
 
 RUNNING = re.compile(r"^llamacpp:requests_(?:processing|deferred) (\d+)", re.MULTILINE)
 
 
-class LlamaCppEngine:
+class LlamaCppEngine(ChildEngine):
     """A GGUF file, served by llama.cpp. `adapters` are GGUF files of adapters by name."""
 
     name = "llama.cpp"
@@ -37,15 +37,6 @@ class LlamaCppEngine:
             self._apart = Apart(LlamaCppEngine(alone, log, adapters, is_apart=True))
         self._process = EngineProcess(self.name, "models.runtimes.llama_server", log)
         self._client: httpx.AsyncClient | None = None
-
-    @property
-    def alive(self) -> bool:
-        return self._process.alive
-
-    @property
-    def pid(self) -> int:
-        """The id of the process."""
-        return self._process.pid
 
     async def start(self) -> None:
         await self.stop()

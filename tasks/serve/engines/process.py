@@ -80,6 +80,22 @@ class EngineProcess:
             self._folder = None
 
 
+class ChildEngine:
+    """What engines that run in such a child share."""
+
+    _process: EngineProcess
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.alive
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+
 def _last_line(log: Path) -> str:
     """The end of what the process wrote to its log."""
     lines = log.read_text(errors="replace").split("\n") if log.is_file() else []

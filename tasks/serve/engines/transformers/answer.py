@@ -54,11 +54,11 @@ class Answer:
 
     @property
     def reports_prompt(self) -> bool:
-        """Whether it tells of the prompt's tokens."""
+        """Whether log-probabilities of the prompt are asked for."""
         return self._prompt_logprobs is not None
 
     def report(self, read: int, logits_TV: Tensor) -> None:
-        """Tell of the prompt's tokens after `read` of them, by the logits for each and for what follows."""
+        """Report the prompt's tokens after the first `read`, given the logits for each and for what follows."""
         if self._is_broken(logits_TV):
             return
         following = self.prompt[read + 1 : read + 1 + len(logits_TV)]

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from tasks.children.environment import training_environment
-from tasks.serve.engines.process import STOP_SECONDS, EngineProcess
+from tasks.serve.engines.process import STOP_SECONDS, ChildEngine, EngineProcess
 from tasks.serve.engines.protocol import EngineFault, EngineRefusal, Piece, Sampling, TokenChoice
 from tasks.stage.runtime import ComputeRuntime
 
@@ -40,7 +40,7 @@ class TransformersSpec:
         return json.dumps(asdict(self))
 
 
-class TransformersEngine:
+class TransformersEngine(ChildEngine):
     """A model folder, with the virtual tokens beside it, if any."""
 
     name = "transformers"
@@ -50,15 +50,6 @@ class TransformersEngine:
         self._spec = spec
         environment = training_environment(ComputeRuntime(threads=spec.threads))  # made for torch, not for training
         self._process = EngineProcess(self.name, "tasks.serve.engines.transformers.server", log, environment)
-
-    @property
-    def alive(self) -> bool:
-        return self._process.alive
-
-    @property
-    def pid(self) -> int:
-        """The id of the process."""
-        return self._process.pid
 
     async def start(self) -> None:
         await self.stop()
