@@ -4,8 +4,7 @@
 a second every process of the run is read from /proc: resident memory (RSS), its share of what it has with others (PSS),
 and of that what no file holds (anonymous), which the system can't take back. Pages of files that are mapped count in
 the first two for as long as nobody else needs the room. A stage is what its manifest says: when it ended, how long it
-took. Prefect's server is left out of stages and stands in a row of its own. A run before the first, which is not
-counted, compiles the hot loops.
+took. A run before the first, which is not counted, compiles the hot loops.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Sample(NamedTuple):
     """Bytes of one process at one time."""
 
     time: float
-    role: str  # driver, worker or server
+    role: str  # driver or worker
     rss: int
     pss: int
     anonymous: int
@@ -71,8 +70,7 @@ class Watch:
 def sample(process: int, driver: int) -> Sample:
     """What a process holds. Raises OSError or KeyError when it has ended."""
     folder = Path(f"/proc/{process}")
-    command = (folder / "cmdline").read_bytes()
-    role = "driver" if process == driver else "server" if b"uvicorn" in command or b"prefect" in command else "worker"
+    role = "driver" if process == driver else "worker"
     text = (folder / "smaps_rollup").read_text().splitlines()[1:]
     sizes = {name: 1024 * int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in text)}
     return Sample(time.time(), role, sizes["Rss"], sizes["Pss"], sizes["Pss_Anon"] + sizes["Pss_Shmem"])
@@ -97,7 +95,7 @@ def peaks(store: Store, samples: Iterable[Sample]) -> Peaks:
     spans = [*((one.stage, end - one.facts["seconds"], end) for end, one in made), ("all", 0.0, float("inf"))]
     for stage, begin, end in spans:
         for one in samples:
-            if begin <= one.time <= end and (one.role != "server" or stage == "all"):
+            if begin <= one.time <= end:
                 rss, pss, anonymous = found.get((stage, one.role), (0, 0, 0))
                 found[stage, one.role] = max(rss, one.rss), max(pss, one.pss), max(anonymous, one.anonymous)
     return found

@@ -1,8 +1,7 @@
 """`python -m benchmarks.start`: what a run costs beside its work.
 
 Commands of the profile `smoke` up to its first stage, of 200 documents, which takes under a second: help; a run that
-makes it, with a Prefect server of its own; the same again, all from the store; the same again with a server that runs.
-Then `--many` runs of the last kind, two at a time, of which each must stand Completed on the server with each of its
+makes it; the same again, all from the store; both again with a Prefect server that runs. Then `--many` runs of the last kind, two at a time, of which each must stand Completed on the server with each of its
 task runs. Shards have a benchmark of their own: `python -m benchmarks.shards --shards 1000`.
 
 Last, the children that train and measure, up to where all that they need is imported: each as a new Python, as the
@@ -57,11 +56,13 @@ def main() -> None:
         print("|---|---|---|---|", flush=True)
         show("help", [["--help"]] * asked.runs, own)
         new = [[*made[:-1], f"{folder}/store-{number}"] for number in range(asked.runs)]
-        show("one stage, the first run of this home", [made], own)
         show("one stage", new, own)
+        measured(made, own)
         show("all from the store", [made] * asked.runs, own)
         with server({**own, "PREFECT_HOME": f"{folder}/named"}) as beside:
             named = {**beside, "PREFECT_HOME": own["PREFECT_HOME"]}
+            served = [[*made[:-1], f"{folder}/served-{number}"] for number in range(asked.runs)]
+            show("one stage, with a server", served, named)
             show("all from the store, with a server", [made] * asked.runs, named)
             before = states(named)
             began = time.monotonic()

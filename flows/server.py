@@ -1,7 +1,7 @@
-"""Prefect's server as a child process in its own session. The kernel kills it if this process is killed.
+"""The server that PREFECT_API_URL names, as a run uses it, and that of `gristmill ui`, a child in its own session.
 
-Ctrl-C at a terminal and many service managers signal the whole process group. A server in that group would die first,
-and the run would wait minutes for it instead of reporting its end.
+The kernel kills such a child if this process is killed. Ctrl-C at a terminal and many service managers signal the whole
+process group. A server in that group would die before the worker that has to report to it.
 """
 
 from __future__ import annotations
@@ -11,47 +11,30 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from typing import IO, TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment
 
 import httpx
 from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
 
-from flows.database import Database, home, own_database
-from flows.guard.password import client_variables, new_password, variables
+from flows.guard.password import client_variables, home
 from flows.stop import AGAIN, Stop
 from storage.errors import ServerError, harmless
 from storage.files.locks import hold
 from tasks.children.die_with_parent import tied_to
-from tasks.children.launchers import free_port
-
-if TYPE_CHECKING:
-    from prefect.settings import Settings
-    from prefect.settings.legacy import Setting
 
 SERVE = [sys.executable, "-m", "flows.guard"]
-# As Prefect starts its own server: without pages and services that a single run doesn't need. It also doesn't need the
-# stream of events for pages, or runtime type checks of calls of a library that Prefect's queue uses
-EPHEMERAL = {
-    "PREFECT_UI_ENABLED": "0",
-    "PREFECT__SERVER_EPHEMERAL": "1",
-    "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
-    "PREFECT_SERVER_EVENTS_STREAM_OUT_ENABLED": "false",
-    "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
-}
 START_SECONDS = 180
 STOP_SECONDS = 15
 BUSY_SECONDS = 60  # of repeating a request to a busy server
 LAST_LINES = 10
 START_RETRIES = 2  # 6 seconds
 NO_PASSWORD = "Set PREFECT_API_AUTH_STRING to the server's. `gristmill ui` keeps its own in Prefect's home."
-GIVEN = "Start it, correct PREFECT_API_URL, or unset it: then a run starts its own server."
+GIVEN = "Start it, correct PREFECT_API_URL, or unset it: then a run goes on without pages."
 
 
 def check_address() -> None:
@@ -74,62 +57,6 @@ def check_address() -> None:
         problem = "PREFECT_API_URL is not a server's URL."
         raise ServerError(problem, "Give one such as http://127.0.0.1:4200/api.") from error
     os.environ |= client_variables(os.environ)
-
-
-@contextmanager
-def temporary_server(stop_run: Stop, meanwhile: Callable[[], None]) -> Iterator[None]:
-    """A server for one run, with its own database, unless PREFECT_API_URL names one. It ends last. As it takes seconds
-    to start, `meanwhile` does what doesn't need it yet.
-
-    If it ends before the run, the run is stopped: Prefect would repeat each request for a minute, then fail.
-    """
-    if address := os.environ.get("PREFECT_API_URL"):
-        meanwhile()
-        with named_server(address, stop_run):
-            yield
-        return
-    port, password = str(free_port()), new_password()
-    address = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryFile() as said, _database() as database:
-        environment = {**os.environ, **EPHEMERAL, **database.settings, **variables(password)}
-        children: list[subprocess.Popen[bytes]] = []
-        try:
-            children.append(start([*SERVE, port], environment, said))
-            meanwhile()
-            from prefect.settings import temporary_settings
-
-            wait(address, children[0], said, environment)
-            database.keep_empty()
-            with (
-                temporary_settings(_of_own_server(f"{address}/api", password)) as settings,
-                watch_server(children[0], settings, said, stop_run),
-            ):
-                yield
-        finally:
-            for child in children:  # its database is deleted too, so it needs no orderly end
-                _signal(child, signal.SIGKILL)
-                child.wait()
-
-
-def _of_own_server(address: str, password: str) -> dict[Setting, str | None]:
-    """Prefect's settings for a run with its own server. Without heartbeats: nobody reads them, and their thread takes a
-    second to end."""
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY
-
-    return {PREFECT_API_URL: address, PREFECT_API_AUTH_STRING: password, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
-
-
-@contextmanager
-def _database() -> Iterator[Database]:
-    with ExitStack() as held:
-        try:
-            database = held.enter_context(own_database())
-        except OSError as error:
-            raise ServerError(
-                f"The Prefect server's database can't be created in {home()}: {error.strerror}.",
-                "Set HOME or PREFECT_HOME to a folder that this user may write.",
-            ) from error
-        yield database
 
 
 @contextmanager
@@ -176,34 +103,6 @@ def _status(error: httpx.HTTPError) -> str:
 
 def _said(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-
-
-@contextmanager
-def watch_server(
-    server: subprocess.Popen[bytes], settings: Settings, said: IO[bytes], stop_run: Stop
-) -> Iterator[None]:
-    """Within the block, the end of the server stops the run, without repeating requests."""
-    over = threading.Event()
-
-    def watch() -> None:
-        server.wait()
-        if not over.is_set():
-            settings.client.max_retries = 0  # no server will answer
-            settings.internal.logging_level = "CRITICAL"  # and Prefect's own threads need not log that
-            stop_run.because(ServerError(f"The Prefect server ended during the run.{last_lines(said)}", AGAIN))
-
-    watcher = threading.Thread(target=watch, name="prefect-server", daemon=True)
-    watcher.start()
-    try:
-        yield
-    except httpx.HTTPError as error:
-        watcher.join(1)  # a request can fail before the watcher notices the end
-        if stop_run.reason is None:
-            problem = f"The Prefect server {_status(error)} during the run.{last_lines(said)}"
-            raise ServerError(problem, f"{see_why()} {AGAIN}") from error
-        raise
-    finally:
-        over.set()
 
 
 @contextmanager

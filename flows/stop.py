@@ -1,4 +1,4 @@
-"""Ends a command early, on a signal or for a reason that another thread finds. All take the path of Ctrl-C.
+"""Ends a command early on a signal. All take the path of Ctrl-C.
 
 A KeyboardInterrupt in the main thread unwinds the run: children end, finished shards and checkpoints stay.
 """
@@ -12,32 +12,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from storage.errors import GristmillError
-
 AGAIN = "Run it again: finished stages come from the store, and the rest resumes."
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # by Slurm, Docker and systemd; by a terminal that is closed
 
 
 class Stop:
-    """Why the command ends early: a signal, an error, or None for Ctrl-C. The first reason counts."""
+    """The signal that ends the command early, or None for Ctrl-C. The first counts."""
 
-    def __init__(self, *, by_signal: bool = True) -> None:
-        self.by_signal = by_signal  # whether the run has the main thread, which alone a signal interrupts
-        self.reason: signal.Signals | GristmillError | None = None
+    def __init__(self) -> None:
+        self.reason: signal.Signals | None = None
         self._stopping = False
 
     @property
     def exit_code(self) -> int:
         """The exit status after a signal, as in a shell: 130 for Ctrl-C."""
-        return 128 + (self.reason if isinstance(self.reason, signal.Signals) else signal.SIGINT)
-
-    def because(self, error: GristmillError) -> None:
-        """Interrupt the main thread for this reason, from another thread. A sleeping main thread wakes up. A run in
-        another thread isn't interrupted: it fails by what it asks for next."""
-        if self.reason is None:
-            self.reason = error
-            if self.by_signal:
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        return 128 + (self.reason or signal.SIGINT)
 
     def on_signal(self, number: int, frame: object) -> None:
         """Raise KeyboardInterrupt for the first signal. A second must not disturb the ending."""
@@ -55,8 +44,7 @@ class Stop:
         if number is None:
             return False
         self._stopping = False
-        number = self.reason if isinstance(self.reason, signal.Signals) else number
-        threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+        threading.Timer(0.1, os.kill, (os.getpid(), self.reason or number)).start()
         return True
 
 
@@ -79,7 +67,7 @@ def stoppable() -> Iterator[Stop]:
     """Within the block SIGTERM and SIGHUP interrupt as Ctrl-C does, and no interrupt gets lost. SIGHUP stays ignored
     under nohup. In a thread other than the main one signals stay as they are."""
     if not in_main_thread():
-        yield Stop(by_signal=False)
+        yield Stop()
         return
     stop, report = Stop(), sys.unraisablehook
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *SIGNALS)}

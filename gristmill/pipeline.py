@@ -214,14 +214,7 @@ def run(
         console, settings = Terminal(quiet=not progress), override_list(overrides, store)
         with python_words(profile) as name:
             done = run_pipeline(
-                console,
-                name,
-                settings,
-                stage_name(to),
-                stage_list(refresh),
-                paranoid=False,
-                yes=approve,
-                own_server=False,
+                console, name, settings, stage_name(to), stage_list(refresh), paranoid=False, yes=approve
             )
     except SystemExit as ended:  # how the command ends after a signal: in a notebook an interrupt
         raise KeyboardInterrupt(f"exit status {ended.code}") from None

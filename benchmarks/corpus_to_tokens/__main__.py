@@ -1,6 +1,6 @@
 """`python -m benchmarks.corpus_to_tokens`: JSONL in, token shards out, by CPU seconds of the whole command.
 
-Ours is `gristmill run --to tokenize` with an empty store: start-up, Prefect's server, hashing and the vocabulary, which
+Ours is `gristmill run --to tokenize` with an empty store: start-up, hashing and the vocabulary, which
 it learns, are all in. datatrove's is its near-duplicate removal, then language, Gopher, C4, FineWeb, personal data and
 tokenizer in one pass, in one process without an executor's helpers; the vocabulary is ours, finished. Its word
 tokenizer is spaCy's, as it comes; with `--plain`, a split at white space, which changes its verdicts. Both sides get

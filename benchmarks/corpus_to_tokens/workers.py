@@ -1,6 +1,6 @@
 """`python -m benchmarks.corpus_to_tokens.workers`: JSONL in, token shards out, by wall seconds and number of workers.
 
-`gristmill run --to tokenize` with an empty store, start-up and Prefect's server included, in turns. Each worker has one
+`gristmill run --to tokenize` with an empty store, start-up included, in turns. Each worker has one
 thread; the digests of all runs must be equal. A run before the first is not counted: it compiles the hot loops.
 """
 

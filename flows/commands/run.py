@@ -31,20 +31,20 @@ from flows.pipeline import stages
 from flows.plan import plan
 from flows.pools.dispatch import pools_of
 from flows.records.recorder import Asked
-from flows.server import check_address, temporary_server
+from flows.server import check_address, named_server
 from flows.session import Run, check_stages, handed_on, recorded, session_of, whole_of
 from flows.stop import Stop, end_undisturbed, stoppable
 from flows.tables import new_table
 from profiles.load import load
 from profiles.schema import Profile
 from storage.artifact import Artifact
-from storage.errors import GristmillError, causes
+from storage.errors import causes
 from storage.leases import Lease
 from storage.units import duration
 from tasks.stage.config import StageConfig
 from tasks.stage.display.pages import as_signal
 from tasks.stage.protocol import AnyStage, Input
-from tasks.stage.session import open_session
+from tasks.stage.session import Session, open_session
 from tasks.training.chain import BESIDE
 
 
@@ -56,10 +56,8 @@ def run_pipeline(
     refresh: list[str],
     paranoid: bool,
     yes: bool = False,
-    own_server: bool = True,
 ) -> Run:
-    """Run the pipeline, up to `to`, with progress and a summary. Without `own_server` Prefect takes part only if
-    PREFECT_API_URL names a server. Raises what the pipeline raises."""
+    """Run the pipeline, up to `to`, with progress and a summary. Raises what the pipeline raises."""
     started = time.monotonic()
     observer = TerminalObserver(console)
     with stoppable() as stop, ended_in_order(stop, observer):
@@ -67,7 +65,7 @@ def run_pipeline(
         approve = None if yes else AtTerminal(profile, observer)
         session = replace(session_of(profile, to, refresh, paranoid), observer=observer, approve=approve)
         console.print(f"[bold]{profile.name}[/] [dim]store {profile.runtime.store}[/]")
-        # Again inside the record, which should hold the end of a server, not the signal that reports it
+        # Again inside the record, which is of a stopped run then, not of a failed one
         with recorded(profile, session, Asked(name, overrides, to, refresh)) as run, ended_in_order(stop, observer):
             lines = plan(profile, run.session)
             if run.record and not all(line.hit for line in lines):
@@ -79,13 +77,10 @@ def run_pipeline(
             missing = [line.name for line in lines if not line.hit]
             check_stages(profile, missing)
             pools_of(profile, map(whole_of, missing))
-            # With nothing to make, a temporary Prefect server would cost more than everything else
-            served = bool(os.environ.get("PREFECT_API_URL"))
-            if served or not _take_from_store(run, lines):
-                if served or own_server:
-                    in_prefect(run, console, stop, lambda: _pipeline(name, overrides, to, refresh))
-                else:
-                    _run_here(run)
+            if os.environ.get("PREFECT_API_URL"):
+                in_prefect(run, stop, lambda: _pipeline(name, overrides, to, refresh))
+            elif not _take_from_store(run, lines):
+                in_process(run, lambda session: stages(profile))
     summarize(console, run, time.monotonic() - started)
     return run
 
@@ -110,14 +105,15 @@ def _take_from_store(run: Run, lines: list[PlannedStage]) -> bool:
     return True
 
 
-def _run_here(run: Run) -> None:
-    """Run in this process, without Prefect, whose clients keep to the first server that a process has had."""
+def in_process(run: Run, work: Callable[[Session], object]) -> None:
+    """Do the work of a run without Prefect: no page would show it, and a server costs more than a small run."""
 
     def make(stage: AnyStage, config: StageConfig, inputs: Sequence[Input]) -> Artifact:
         return stage.materialize(config, inputs)[0]
 
-    with open_session(replace(run.session, call=make)):
-        stages(run.profile)
+    run.session.store.begin()
+    with open_session(replace(run.session, call=make)) as session:
+        work(session)
 
 
 def _pipeline(name: str, overrides: list[str], to: str | None, refresh: list[str]) -> None:
@@ -126,17 +122,14 @@ def _pipeline(name: str, overrides: list[str], to: str | None, refresh: list[str
     pipeline(name, overrides, to, refresh)
 
 
-def in_prefect(run: Run, console: Console, stop: Stop, flow: Callable[[], object]) -> None:
-    """Call a flow that takes this run, with the server of PREFECT_API_URL or a temporary one."""
+def in_prefect(run: Run, stop: Stop, flow: Callable[[], object]) -> None:
+    """Call a flow that takes this run, with the server of PREFECT_API_URL."""
     check_address()
-    if os.environ.get("PREFECT_API_URL"):  # its automation needs the run's heartbeat
-        os.environ.setdefault(HEARTBEAT, str(HEARTBEAT_SECONDS))
-    else:
-        run.session.store.begin()  # fail before starting a server
-        console.print("  [dim]starting Prefect's server[/]")
-    with temporary_server(stop, _import_pipeline), handed_on(run):
-        from prefect.exceptions import TerminationSignal
+    os.environ.setdefault(HEARTBEAT, str(HEARTBEAT_SECONDS))  # which its automation needs
+    _import_prefect()
+    from prefect.exceptions import TerminationSignal
 
+    with named_server(os.environ["PREFECT_API_URL"], stop), handed_on(run):
         try:
             flow()
         except (TerminationSignal, httpx.HTTPError) as error:  # a signal becomes the latter while the server is away
@@ -148,24 +141,23 @@ def in_prefect(run: Run, console: Console, stop: Stop, flow: Callable[[], object
             raise KeyboardInterrupt from None
 
 
-def _import_pipeline() -> None:
-    """Import the flow and Prefect, and quiet Prefect's loggers, which exist only then."""
+def _import_prefect() -> None:
+    """Import Prefect, and quiet its loggers, which exist only then, except those of its pages."""
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     # After a signal, its threads would print the events that they could no longer send
     os.environ.setdefault("PREFECT_INTERNAL_LOGGING_LEVEL", "CRITICAL")
-    from flows.flow import pipeline  # noqa: F401
+    import prefect.flows  # noqa: F401
 
     logging.getLogger("prefect").setLevel(logging.CRITICAL)  # errors reach the person through main(), once
-    if os.environ.get("PREFECT_API_URL"):  # its pages outlive the run
-        for kind in ("flow_runs", "task_runs"):
-            of_runs = logging.getLogger(f"prefect.{kind}")
-            of_runs.setLevel(logging.INFO)
-            of_runs.propagate = False  # the terminal shows the same
+    for kind in ("flow_runs", "task_runs"):
+        of_runs = logging.getLogger(f"prefect.{kind}")
+        of_runs.setLevel(logging.INFO)
+        of_runs.propagate = False  # the terminal shows the same
 
 
 @contextmanager
 def ended_in_order(stop: Stop, observer: TerminalObserver) -> Iterator[None]:
-    """Within the block, a signal or the end of the Prefect server ends the command with a sentence."""
+    """Within the block, a signal ends the command with a sentence."""
     try:
         yield
     except (KeyboardInterrupt, httpx.HTTPError) as error:
@@ -178,10 +170,8 @@ def ended_in_order(stop: Stop, observer: TerminalObserver) -> Iterator[None]:
 
 
 def _stopped(stop: Stop, observer: TerminalObserver) -> NoReturn:
-    """End the command: raise the error that stopped it, or SystemExit after a signal."""
+    """End the command with the exit status of its signal."""
     end_undisturbed()
-    if isinstance(stop.reason, GristmillError):
-        raise stop.reason from None
     by_signal = {None: "Interrupted", signal.SIGTERM: "Terminated", signal.SIGHUP: "The terminal was closed"}
     how = "Cancelled on its page" if ON_PAGE else by_signal[stop.reason]
     with suppress(OSError):

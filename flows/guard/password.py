@@ -2,8 +2,7 @@
 
 Whoever can use Prefect's API can have a worker start any command, so the server answers nobody without a password.
 `gristmill ui` keeps its password in a file of Prefect's home that only its user can read. It stays the same from start
-to start, so browsers stay signed in, and a run that outlives the server can go on. The password of a run's own server
-is only in the environment of its processes.
+to start, so browsers stay signed in, and a run that outlives the server can go on.
 
 Prefect calls it an auth string, `name:password`, and has one variable for the server and one for clients.
 """
@@ -20,7 +19,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flows.database import FOLDER, home
 from storage.errors import ServerError
 from storage.files.locks import hold, is_held
 
@@ -28,6 +26,11 @@ SERVER, CLIENT = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 CODE = "GRISTMILL_SIGN_IN"  # the code that a browser exchanges for the password once, for the server's process
 WHOLE = re.compile(r"[!-~]+:[!-~]{16,}")
 OTHERS = 0o077  # the permissions of other users
+
+
+def home() -> Path:
+    """Prefect's home, without importing Prefect."""
+    return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
 
 
 def new_password() -> str:
@@ -42,7 +45,7 @@ def variables(password: str) -> dict[str, str]:
 
 def password_file() -> Path:
     """The file with the password of `gristmill ui`."""
-    return home() / FOLDER / "password"
+    return home() / "gristmill" / "password"
 
 
 def ui_password() -> str:

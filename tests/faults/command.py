@@ -1,4 +1,4 @@
-"""Faults of whole commands: `gristmill run` with its Prefect server, at a terminal or under a service manager."""
+"""Faults of whole commands: `gristmill run` at a terminal or under a service manager, without and with a server."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import os
 import pty
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import termios
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from flows import server
 from flows.guard.password import new_password, variables
@@ -29,7 +26,6 @@ from tests.pipeline.runs import ROOT, mind_signals
 START_SECONDS = 8  # what the command takes before its first stage, at the least
 HOLD_SECONDS = 4
 LIMIT_SECONDS = 600
-SERVER = "flows.guard"
 Strike = Callable[["Command"], bool]
 
 
@@ -60,14 +56,6 @@ class Command:
                 preexec_fn=take_terminal,
             )
         os.close(theirs)
-
-    def server(self) -> int | None:
-        """Its Prefect server, once it is there."""
-        for pid in self.scene.runner.others():
-            with suppress(OSError):
-                if SERVER in Path(f"/proc/{pid}/cmdline").read_text():
-                    return pid
-        return None
 
     def wait(self) -> int:
         """Its exit code: TYPED for an error without a traceback."""
@@ -139,39 +127,11 @@ def _signal(number: signal.Signals, *, group: bool = False) -> Strike:
     return strike
 
 
-def _kill_server(command: Command) -> bool:
-    pid = command.server()
-    if pid:
-        os.kill(pid, signal.SIGKILL)
-    return bool(pid)
-
-
-def _freeze_server(command: Command) -> bool:
-    pid = command.server()
-    if pid:
-        os.kill(pid, signal.SIGSTOP)
-        time.sleep(HOLD_SECONDS)
-        os.kill(pid, signal.SIGCONT)
-    return bool(pid)
-
-
 def _freeze_group(command: Command) -> bool:
     os.killpg(command.process.pid, signal.SIGSTOP)
     time.sleep(HOLD_SECONDS)
     os.killpg(command.process.pid, signal.SIGCONT)
     return True
-
-
-def _lock_database(command: Command) -> bool:
-    path = next(command.home.glob("gristmill/run-*/prefect.db"), None)
-    if path is None:
-        return False
-    with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as database, suppress(sqlite3.Error):
-        database.execute("BEGIN IMMEDIATE")
-        time.sleep(HOLD_SECONDS)
-        database.execute("ROLLBACK")
-        return True
-    return False
 
 
 def _of(name: str, strike: Strike, *codes: int) -> OfCommand:
@@ -187,8 +147,5 @@ OF_COMMANDS: list[Kind] = [
     _of("command: kill -9", _signal(signal.SIGKILL), KILLED),
     _of("command: kill -9 of the process group", _signal(signal.SIGKILL, group=True), KILLED),
     _of("command: SIGSTOP to the process group, then SIGCONT", _freeze_group, 0),
-    _of("command: kill -9 of Prefect's server", _kill_server, TYPED, 0),
-    _of("command: Prefect's server stands still for seconds", _freeze_server, 0),
     NamedServerRestarts("command: the server of PREFECT_API_URL is restarted", frozenset({TYPED, 0})),
-    _of("command: Prefect's database is locked for seconds", _lock_database, 0),
 ]

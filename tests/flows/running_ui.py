@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
 
-from flows.database import own_database
 from flows.guard.password import CLIENT, new_password, variables
 from flows.server import SERVE, credentials, start, stop, wait
 from tasks.children.launchers import free_port
@@ -27,6 +28,10 @@ ROOT = Path(__file__).parents[2]
 # more, over a minute and longer, and so do lines of a log
 PATIENCE = 180.0
 END = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+FILLED = {  # a copy of a database needs no set-up at the start
+    "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
+}
 
 
 class Ui(NamedTuple):
@@ -157,15 +162,30 @@ def served(home: Path, **further: str) -> Iterator[dict[str, str]]:
         **variables(new_password()),
     }
     environment |= further
-    with tempfile.TemporaryFile() as said, own_database() as database:
-        environment |= database.settings
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryDirectory() as folder:
+        empty, own = Path(os.environ["PREFECT_HOME"], "tables.db"), Path(folder, "prefect.db")
+        environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{own}"
+        if empty.exists():
+            shutil.copyfile(empty, own)
+            environment |= FILLED
         process = start([*SERVE, port], environment, said)
         try:
             wait(address, process, said, environment)
-            database.keep_empty()
+            if not empty.exists():
+                _copy_tables(own, empty)
             yield environment
         finally:
             stop([process])
+
+
+def _copy_tables(used: Path, empty: Path) -> None:
+    """Save the tables of a server that has stored nothing yet."""
+    empty.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(used)) as source, closing(sqlite3.connect(empty.with_suffix(".part"))) as target:
+        source.backup(target)
+        # Prefect sets this mode without a timeout: of several connections to a file in another mode, one fails
+        target.execute("PRAGMA journal_mode=WAL")
+    empty.with_suffix(".part").rename(empty)
 
 
 @contextmanager

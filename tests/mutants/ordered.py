@@ -64,16 +64,6 @@ ORDERED = (
         ),
     ),
     Mutant(
-        name="server-death-unnoticed",
-        about="flows, server: a run goes on without its server",
-        path="flows/server.py",
-        before="            stop_run.because(ServerError(",
-        after="            str(ServerError(",
-        fails=(
-            "tests/flows/server/test_server.py::test_a_server_that_dies_interrupts_the_run_and_no_request_is_repeated",
-        ),
-    ),
-    Mutant(
         name="second-signal-disturbs",
         about="flows, signals: a second signal interrupts the end that the first began",
         path="flows/stop.py",
@@ -93,7 +83,7 @@ ORDERED = (
         name="exit-status-of-a-signal",
         about="flows, signals: the exit status is that of Ctrl-C whatever the signal",
         path="flows/stop.py",
-        before="return 128 + (self.reason if isinstance(self.reason, signal.Signals) else signal.SIGINT)",
+        before="return 128 + (self.reason or signal.SIGINT)",
         after="return 128 + signal.SIGINT",
         fails=("tests/flows/server/test_server.py::test_a_signal_interrupts_once_and_is_the_reason",),
     ),

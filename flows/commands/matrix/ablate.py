@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,10 +12,11 @@ from typing import Any, NamedTuple, Protocol
 from rich.console import Console
 from rich.markup import escape
 
-from flows.commands.run import ended_in_order, in_prefect
+from flows.commands.run import ended_in_order, in_prefect, in_process
 from flows.deployed.approval import AtTerminal
 from flows.matrix.arms import Matrix, matrix_of
 from flows.matrix.halving import announced, check_halving
+from flows.matrix.lanes import jobs_of
 from flows.matrix.plan import PlannedMatrix, plan_matrix
 from flows.options import at_store
 from flows.pages.progress import TerminalObserver
@@ -26,7 +28,7 @@ from profiles.schema import Profile
 from profiles.stage_names import TRAINED
 from storage.units import duration
 from tasks.ablate.report import SEEDS, rows_of_noise
-from tasks.stage.session import Step
+from tasks.stage.session import Session, Step
 
 
 class AskedRuns(Protocol):
@@ -72,7 +74,13 @@ def run_ablation(console: Console, asked: AskedMatrix, yes: bool = False) -> Non
             check_halving(made)
         return prepared_matrix(made.reference, made)
 
-    run_all(console, asked, prepared, lambda: _flow(asked), show_effects, "ablate", yes=yes)
+    def here(session: Session) -> None:
+        from flows.matrix.ablation import compared
+
+        matrix = asked.matrix
+        compared(matrix, session, jobs_of(matrix.reference, asked.jobs), halve=asked.halve)
+
+    run_all(console, asked, prepared, Work(lambda: _flow(asked), here), show_effects, "ablate", yes=yes)
 
 
 class Prepared(NamedTuple):
@@ -90,17 +98,24 @@ def prepared_matrix(profile: Profile, matrix: Matrix) -> Prepared:
     return Prepared(profile, matrix.link, [first.profile for first, *_ in matrix.members], _size(matrix))
 
 
+class Work(NamedTuple):
+    """What a command does: as a flow that Prefect's server shows, or in a session of this process alone."""
+
+    flow: Callable[[], object]
+    here: Callable[[Session], object]
+
+
 def run_all(
     console: Console,
     asked: AskedRuns,
     prepared: Callable[[], Prepared],
-    flow: Callable[[], object],
+    work: Work,
     show: Callable[[Console, Mapping[str, Step]], None],
     stage: str,
     *,
     yes: bool,
 ) -> None:
-    """Run a flow over many profiles, which ends with a `stage`, and show its steps. Raises what `prepared` and the runs
+    """Do work over many profiles, which ends with a `stage`, and show its steps. Raises what `prepared` and the runs
     raise."""
     started = time.monotonic()
     observer = TerminalObserver(console)
@@ -114,7 +129,10 @@ def run_all(
         with recorded(profile, session, run_asked) as run, ended_in_order(stop, observer):
             for one in checked:
                 check_stages(one, one.names_to(until))
-            in_prefect(run, console, stop, flow)
+            if os.environ.get("PREFECT_API_URL"):
+                in_prefect(run, stop, work.flow)
+            else:
+                in_process(run, work.here)
     show(console, run.session.steps)
     console.print(f"\nDone in {duration(time.monotonic() - started)}.")
     where = f"{profile.name}/{stage}{at_store(profile.runtime.store)}"

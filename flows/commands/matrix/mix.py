@@ -8,7 +8,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.markup import escape
 
-from flows.commands.matrix.ablate import Prepared, counts_of, run_all, show_effects, show_needed, show_rows
+from flows.commands.matrix.ablate import Prepared, Work, counts_of, run_all, show_effects, show_needed, show_rows
 from flows.estimates.arithmetic import shape_to_train
 from flows.matrix.lanes import jobs_of
 from flows.matrix.mixtures import LINK, NATURAL, AskedMix, Grounds, arm_of, grounds_of, reads, swarm_matrix, swarm_of
@@ -20,7 +20,7 @@ from profiles.schema import Profile
 from storage.units import duration
 from tasks.ablate.mix.stage import MIXTURE
 from tasks.ablate.mix.swarm import default_runs
-from tasks.stage.session import Step
+from tasks.stage.session import Session, Step
 
 
 def run_mix(console: Console, asked: AskedMix, jobs: int | None, yes: bool = False) -> None:
@@ -28,10 +28,16 @@ def run_mix(console: Console, asked: AskedMix, jobs: int | None, yes: bool = Fal
 
     def prepared() -> Prepared:
         profile = asked.reference
-        jobs_of(profile, jobs)  # refuses too many before a server starts
+        jobs_of(profile, jobs)  # refuses too many before anything starts
         return Prepared(profile, LINK, [profile], _size(asked, profile))
 
-    run_all(console, asked, prepared, lambda: _flow(asked, jobs), show_mixture, "mix", yes=yes)
+    def here(session: Session) -> None:
+        from flows.matrix.mixing import mixed
+
+        profile = asked.reference
+        mixed(asked, profile, session, jobs_of(profile, jobs))
+
+    run_all(console, asked, prepared, Work(lambda: _flow(asked, jobs), here), show_mixture, "mix", yes=yes)
 
 
 def show_mixture(console: Console, steps: Mapping[str, Step]) -> None:

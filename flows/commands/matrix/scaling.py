@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.markup import escape
 
-from flows.commands.matrix.ablate import Prepared, counts_of, prepared_matrix, run_all, show_needed
+from flows.commands.matrix.ablate import Prepared, Work, counts_of, prepared_matrix, run_all, show_needed
 from flows.matrix.ladder import AskedLadder, ladder_of
+from flows.matrix.lanes import jobs_of
 from flows.matrix.plan import plan_matrix
 from flows.tables import new_table
-from tasks.stage.session import Step
+from tasks.stage.session import Session, Step
 
 
 def run_ladder(console: Console, asked: AskedLadder, yes: bool = False) -> None:
@@ -21,7 +22,13 @@ def run_ladder(console: Console, asked: AskedLadder, yes: bool = False) -> None:
         ladder = ladder_of(asked)
         return prepared_matrix(ladder.profile, ladder.matrix)
 
-    run_all(console, asked, prepared, lambda: _flow(asked), show_law, "scaling", yes=yes)
+    def here(session: Session) -> None:
+        from flows.matrix.scaling import fitted
+
+        ladder = ladder_of(asked)
+        fitted(ladder, session, jobs_of(ladder.profile, asked.jobs))
+
+    run_all(console, asked, prepared, Work(lambda: _flow(asked), here), show_law, "scaling", yes=yes)
 
 
 def show_ladder_plan(console: Console, asked: AskedLadder) -> None:
