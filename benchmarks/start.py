@@ -1,8 +1,9 @@
 """`python -m benchmarks.start`: what a run costs beside its work.
 
 Commands of the profile `smoke` up to its first stage, of 200 documents, which takes under a second: help; a run that
-makes it; the same again, all from the store; both again with a Prefect server that runs. Then `--many` runs of the last kind, two at a time, of which each must stand Completed on the server with each of its
-task runs. Shards have a benchmark of their own: `python -m benchmarks.shards --shards 1000`.
+makes it; the same again, all from the store; both again with a Prefect server that runs. Then `--many` runs of the last
+kind, two at a time, of which each must stand Completed on the server with each of its task runs. Shards have a
+benchmark of their own: `python -m benchmarks.shards --shards 1000`.
 
 Last, the children that train and measure, up to where all that they need is imported: each as a new Python, as the
 first fork of a new server, which imports it, and as a later one.

@@ -28,6 +28,7 @@ class Sampler(threading.Thread):
         self.cpu, self.wall = defaultdict[str, float](float), defaultdict[str, float](float)
         self._over = threading.Event()
         self._seen: dict[int, float] = {}  # CPU seconds of each thread at the last sample
+        self.own = 0.0  # CPU seconds of the sampler
         self._main = threading.main_thread().ident
 
     def run(self) -> None:
@@ -37,6 +38,7 @@ class Sampler(threading.Thread):
             now = time.monotonic()
             self._sample(now - last)
             last = now
+        self.own = time.thread_time()
 
     def _sample(self, elapsed: float) -> None:
         alive = {thread.ident for thread in threading.enumerate()}
@@ -56,14 +58,14 @@ class Sampler(threading.Thread):
         """End, and count what nobody's stack explains."""
         self._over.set()
         self.join()
-        own = time.clock_gettime(time.pthread_getcpuclockid(threading.get_ident()))
-        self.cpu[NATIVE] += max(
-            0.0, time.process_time() - sum(self.cpu.values()) - (own - self._seen.get(self._main or 0, 0))
-        )
+        self.cpu[NATIVE] += max(0.0, time.process_time() - self.own - sum(self.cpu.values()))
 
 
 def _stack(frame: FrameType | None) -> str:
-    """`file:function;…`, the outermost first."""
+    """`file:function;…`, the outermost first. A thread that held the interpreter's lock in C lets go of it where the
+    next function begins: what it took belongs to the caller."""
+    while frame is not None and frame.f_lineno == frame.f_code.co_firstlineno and frame.f_back is not None:
+        frame = frame.f_back
     names = []
     while frame is not None:
         names.append(f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}")
@@ -82,7 +84,7 @@ def main() -> None:
     finally:
         sampler.stop()
         with open(path, "w") as file:
-            json.dump({"cpu": sampler.cpu, "wall": sampler.wall}, file)
+            json.dump({"cpu": sampler.cpu, "wall": sampler.wall, "sampler": sampler.own}, file)
 
 
 if __name__ == "__main__":
