@@ -21,6 +21,7 @@ from storage.shards.parquet import open_parquet, parquet_writer
 ROWS_PER_GROUP = 1024
 CHARACTERS_PER_GROUP = 1 << 21
 ID_LENGTH = 32
+_SORTED_JSON = json.JSONEncoder(sort_keys=True, ensure_ascii=False).encode  # `dumps` makes an encoder each time
 SYNTHETIC = "synthetic/"  # begins the sources of documents that a model wrote
 
 DOCUMENT_SCHEMA = pa.schema(
@@ -50,7 +51,7 @@ class Document(NamedTuple):
     @classmethod
     def new(cls, text: str, source: str, /, **metadata: Any) -> Document:
         """A document just read from a source. Computes its id, once."""
-        return cls(document_id(text), text, source, json.dumps(metadata, sort_keys=True, ensure_ascii=False))
+        return cls(document_id(text), text, source, _SORTED_JSON(metadata))
 
 
 class Verdict(NamedTuple):

@@ -39,7 +39,7 @@ from tasks.download.web.archives import UNSEEN, addresses
 from tasks.download.web.sections import Reach
 from tasks.download.writers import ShardWriter
 from tasks.shards import ShardResult, map_shards
-from tasks.shards.shard import check_going_on
+from tasks.shards.shard import while_going_on
 from tasks.stage.output import Output
 from tasks.text.process import close_processes
 
@@ -307,8 +307,7 @@ def _read(
     reach = Reach(portion[0].start, portion[0].end)
     rows = chain.from_iterable(_rows(span, source, config, folder, polite, reach, lost) for span in portion)
     with open_lines(folder / REMOVED) as file:
-        for row in first(rows, source.limit):
-            check_going_on(folder)
+        for row in while_going_on(first(rows, source.limit), folder):
             made = row if isinstance(row, Refused) else read_document(source, row, config, dropped)
             if not isinstance(made, Refused):
                 if not writer.add(made):

@@ -14,11 +14,12 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import xxhash
@@ -29,9 +30,11 @@ from tasks.stage import machine
 RESULT = "result.json"
 DRAFT = ".draft-"
 STOP = "stop"  # in a map's folder: it has ended, by a signal or an error
+LOOK_SECONDS = 0.5
 THERE = (errno.ENOTEMPTY, errno.EEXIST)
 
 _ONE_AT_A_TIME = threading.Lock()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,16 @@ def check_going_on(draft: Path) -> None:
     into."""
     if (draft.parent / STOP).exists():
         raise Stopped
+
+
+def while_going_on(rows: Iterable[T], draft: Path) -> Iterator[T]:
+    """The rows of a shard that takes long, with a look every `LOOK_SECONDS`. Raises Stopped as `check_going_on`."""
+    looked = -LOOK_SECONDS
+    for row in rows:
+        if time.monotonic() - looked >= LOOK_SECONDS:
+            check_going_on(draft)
+            looked = time.monotonic()
+        yield row
 
 
 def shard_folder(folder: Path, number: int) -> Path:

@@ -5,6 +5,9 @@ module imports, directly or not, within functions too, and modules that a child 
 machinery that serves every stage alike, and packages that only watch or try a run (`insight/`, `preflight/`). It hashes
 the syntax tree without docstrings and descriptions of fields, so that a comment, a line break or a better word costs
 nobody a week of training.
+
+Parsing some hundred modules takes a second, so the cache folder keeps a digest for as long as the modules that it
+covers, and the folders that they lie in, are the same by size and time of change.
 """
 
 from __future__ import annotations
@@ -12,12 +15,21 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import json
+import os
 import re
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
+
+from storage.files.cache import cache_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 WITH_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 PACKAGES = ("tasks", "models", "storage")
+SETTLED_SECONDS = 2.0
 NAME = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+")  # of a module
 NO_BYTES = {  # modules, and packages with all that is in them
     "tasks.stage.decorator", "tasks.stage.identity", "tasks.stage.making", "tasks.stage.as_task",
@@ -33,13 +45,58 @@ NO_BYTES = {  # modules, and packages with all that is in them
 }  # fmt: skip
 
 
+class Remembered(NamedTuple):
+    """A digest, the modules that it covers, and the state of their files."""
+
+    digest: str
+    modules: list[str]
+    state: str
+
+
 @functools.cache
 def source_digest(module: str) -> str:
     """SHA-256 over the source of `module` and of all project modules it imports that can shape bytes."""
-    digest = hashlib.sha256()
-    for name in sorted(closure(module)):
+    known = _remembered()
+    if module in known and _state(known[module].modules) == known[module].state:
+        return known[module].digest
+    digest, names = hashlib.sha256(), sorted(closure(module))
+    state = _state(names)
+    for name in names:
         digest.update(f"{name}\n{_read(name)[1]}\n".encode())
-    return digest.hexdigest()
+    known[module] = Remembered(digest.hexdigest(), names, state)
+    _keep(known)
+    return known[module].digest
+
+
+def _place() -> Path:
+    return cache_folder() / f"sources-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:16]}.json"
+
+
+@functools.cache
+def _remembered() -> dict[str, Remembered]:
+    with suppress(OSError, ValueError, TypeError, AttributeError):  # missing, or damaged
+        return {name: Remembered(*row) for name, row in json.loads(_place().read_text()).items()}
+    return {}
+
+
+def _keep(known: Mapping[str, Remembered]) -> None:
+    """Losing the file costs only time."""
+    with suppress(OSError):
+        _place().parent.mkdir(parents=True, exist_ok=True)
+        draft = _place().with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps(known))
+        draft.replace(_place())
+
+
+def _state(modules: Iterable[str]) -> str:
+    """The sizes and times of change of modules, and of their folders, in which a new module may lie. Unique while one
+    changed within `SETTLED_SECONDS`: it may change again within the resolution of its time."""
+    files = [_file(name) for name in modules]
+    about = [(str(path), path.stat()) for path in {*files, *(file.parent for file in files if file)} if path]
+    newest = max((state.st_mtime for _, state in about), default=0.0)
+    states = sorted((path, state.st_size, state.st_mtime_ns) for path, state in about)
+    unsettled = time.time() if time.time() - newest < SETTLED_SECONDS else ""
+    return hashlib.sha256(f"{states}{unsettled}".encode()).hexdigest()
 
 
 def closure(module: str, but: frozenset[str] = frozenset(NO_BYTES)) -> set[str]:

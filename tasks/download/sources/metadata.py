@@ -21,6 +21,7 @@ DEPTH = 32
 TOO_DEEP = "nested too deep"
 UNREADABLE = object()  # for a value of the source that Python can't represent
 SHOWN = 40  # characters of a field's name
+_JSON = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class NotKept(NamedTuple):
@@ -85,7 +86,7 @@ def _nested(value: Mapping[Any, Any] | list[Any] | tuple[Any, ...], depth: int, 
 
 
 def _size(name: str, value: Any) -> int:
-    return len(json.dumps({name: value}, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    return len(_JSON({name: value}).encode("utf-8", "surrogatepass"))
 
 
 def _shown(name: str) -> str:

@@ -146,7 +146,12 @@ def _read_table(file: BinaryIO, path: Path, name: str, source: FileSource, limit
 def _read_lines(file: BinaryIO, path: Path, name: str, limit: int, end: int | None = None) -> Iterator[Row | Refused]:
     """The lines that begin before `end`."""
     number, first = 0, end is None or not file.tell()
-    while (end is None or file.tell() < end) and (line := _guard(lambda: file.readline(limit + 2), path)):
+    broken = ONE_A_LINE if kind_of(path) == ".json" else ""
+
+    def read() -> bytes:
+        return file.readline(limit + 2)
+
+    while (end is None or file.tell() < end) and (line := _guard(read, path)):
         number += 1
         place = f"{name}:{number}"
         whole = line.endswith(b"\n") or len(line) <= limit  # the last line may have no end
@@ -158,7 +163,7 @@ def _read_lines(file: BinaryIO, path: Path, name: str, limit: int, end: int | No
         if first and number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
         if line.strip():
-            yield _parse(line, place, ONE_A_LINE if kind_of(path) == ".json" else "")
+            yield _parse(line, place, broken)
 
 
 def _read_array(file: BinaryIO, path: Path, name: str, limit: int) -> Iterator[Row | Refused]:

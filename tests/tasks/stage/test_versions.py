@@ -6,7 +6,10 @@ with `python -m tests.tasks.stage.pin`.
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,24 +53,48 @@ def test_a_stages_source_is_all_that_shapes_its_bytes_and_nothing_else() -> None
     assert "tasks.shards.incremental" in source.closure("tasks.tokenize.stage"), "it writes shards.json"
 
 
-def test_a_comment_costs_nothing_and_code_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+CACHED = (source.source_digest, source._read, source._remembered)
+
+
+def digest_of(text: str, module: Path, changed: int | None = None) -> str:
+    """The digest of a module with this text, last changed now or at this time, in a process that knows nothing yet."""
+    module.write_text(text)
+    for path in (module, module.parent):
+        os.utime(path, None if changed is None else (changed, changed))
+    for cached in CACHED:
+        cached.cache_clear()
+    return source.source_digest(f"tasks.{module.stem}")
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The place of a module `tasks.demo`."""
     (tmp_path / "tasks").mkdir()
-    module = tmp_path / "tasks" / "demo.py"
     monkeypatch.setattr(source, "ROOT", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield tmp_path / "tasks" / "demo.py"
+    for cached in CACHED:
+        cached.cache_clear()
 
-    def digest(text: str) -> str:
-        module.write_text(text)
-        for cached in (source.source_digest, source._read):
-            cached.cache_clear()
-        return source.source_digest("tasks.demo")
 
-    try:
-        plain = digest("def f():\n    return 1\n")
-        assert digest('"""Says what."""\n\ndef f():\n    """And why."""\n    # a comment\n    return 1\n') == plain
-        assert digest("def f():\n    return 2\n") != plain
-        field = 'x: int = Field(1, description="{}")\n'
-        assert digest(field.format("one")) == digest(field.format("1"))
-        assert digest(field.format("one")) != digest(field.format("one").replace("1,", "2,"))
-    finally:
-        for cached in (source.source_digest, source._read):
-            cached.cache_clear()
+def test_a_remembered_digest_is_that_of_the_files(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = digest_of("x = 1\n", module, changed=1)
+    with monkeypatch.context() as later:
+        later.setattr(source, "_dump", lambda *_: pytest.fail("it was parsed again"))
+        assert digest_of("x = 1\n", module, changed=1) == one
+    assert digest_of("x = 2\n", module, changed=2) != one
+    assert digest_of("x = 1\n", module, changed=3) == one
+    (damaged,) = (module.parents[1] / "cache").rglob("sources-*.json")
+    for text in ("", "[]", '{"tasks.demo": 1}', '{"tasks.demo": ["f", "tasks", 2]}'):
+        damaged.write_text(text)
+        assert digest_of("x = 1\n", module, changed=4) == one
+
+
+def test_a_comment_costs_nothing_and_code_does(module: Path) -> None:
+    digest = functools.partial(digest_of, module=module)
+    plain = digest("def f():\n    return 1\n")
+    assert digest('"""Says what."""\n\ndef f():\n    """And why."""\n    # a comment\n    return 1\n') == plain
+    assert digest("def f():\n    return 2\n") != plain
+    field = 'x: int = Field(1, description="{}")\n'
+    assert digest(field.format("one")) == digest(field.format("1"))
+    assert digest(field.format("one")) != digest(field.format("one").replace("1,", "2,"))
