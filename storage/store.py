@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import TypeAdapter, ValidationError
@@ -48,6 +49,7 @@ from storage.files.unfinished import UnfinishedUploads
 from storage.manifest import FORMAT, MANIFEST, SUMS, Manifest
 
 STORE_FILE = "gristmill.json"
+RETIRED = ".retired-"  # begins the names of working folders that nobody uses
 CHECKPOINTS = "checkpoints"  # of unfinished trainings, in a bucket
 OBJECT_STORES = {*S3, *AZURE, "gs", "gcs"}  # without folders: making one would make a bucket
 NO_PATH = (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
@@ -466,6 +468,11 @@ class Store:
         path.chmod(0o700)  # it holds texts that will be removed or changed
         return path
 
+    def retire(self, workspace: Path) -> Path:
+        """Take a working folder out of use, so that its key may get another at once. Returns its new place, to be
+        removed: that may take seconds, and a later `clear_workspaces` does it if the process ends before."""
+        return workspace.rename(workspace.with_name(f"{RETIRED}{uuid4().hex}"))
+
     def unfinished(self, stage: str, but: str) -> list[Path]:
         """The scratch folders of a stage's keys, other than `but`, that were begun and aren't published."""
         folders = sorted((self.local / "work").glob(f"{stage}-*"))
@@ -484,6 +491,9 @@ class Store:
         """Remove the working folders of published artifacts, which remain if a process ends right after publishing. One
         in use stays, and so do all in a read-only store."""
         for path in list((self.local / "work").glob("*")):
+            if path.name.startswith(RETIRED):
+                shutil.rmtree(path, ignore_errors=True)
+                continue
             stage, _, key = path.name.rpartition("-")
             if self._is_published(f"{stage}/{key}"):
                 with suppress(OSError), locks.hold_if_free(self.local / "locks" / path.name) as mine:

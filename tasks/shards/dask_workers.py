@@ -17,7 +17,7 @@ from typing import Any
 
 from storage.errors import ConfigError
 from tasks.shards.executors import OUTSTANDING, RETRIES, WorkerLost
-from tasks.shards.shard import Call, work
+from tasks.shards.shard import Call, work_elsewhere
 from tasks.shards.temporary import temporary_folder
 from tasks.shards.worker_checks import Witness, check_workers, witness
 
@@ -73,7 +73,7 @@ class DaskWorkers:
 
     def submit(self, call: Call) -> Future[None]:
         """Run a call on a worker."""
-        submitted: Future[None] = self._pool.submit(work, call)
+        submitted: Future[None] = self._pool.submit(work_elsewhere, call)
         return submitted
 
     def meaning(self, error: Any) -> BaseException:

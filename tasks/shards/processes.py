@@ -20,7 +20,7 @@ from types import ModuleType
 
 from tasks.children.die_with_parent import die_with_parent
 from tasks.shards.executors import OUTSTANDING, WorkerLost
-from tasks.shards.shard import Call, work
+from tasks.shards.shard import Call, work_elsewhere
 from tasks.shards.threads import Threads
 from tasks.stage import machine
 
@@ -49,11 +49,11 @@ class Processes:
     def submit(self, call: Call) -> Future[None]:
         """Run a call in a process. A pool that lost a process is broken, so a new pool replaces it."""
         try:
-            return self._pool.submit(work, call)
+            return self._pool.submit(work_elsewhere, call)
         except BrokenProcessPool:
             self._pool.shutdown()
             self._pool = _pool(self.workers)
-            return self._pool.submit(work, call)
+            return self._pool.submit(work_elsewhere, call)
 
     def meaning(self, error: BaseException) -> BaseException:
         """A broken pool means that some worker was lost."""

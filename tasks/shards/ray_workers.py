@@ -23,7 +23,7 @@ from typing import Any
 from storage.errors import ConfigError
 from tasks.children.reap_orphans import descendants, ended_with_us
 from tasks.shards.executors import OUTSTANDING, RETRIES, WorkerLost
-from tasks.shards.shard import Call, work
+from tasks.shards.shard import Call, work_elsewhere
 from tasks.shards.temporary import temporary_folder
 from tasks.shards.worker_checks import Witness, check_workers, witness
 from tasks.stage import machine
@@ -58,7 +58,7 @@ class RayWorkers:
                 _connect(settings)
                 stack.enter_context(ended_with_us(descendants(os.getpid()) - before))
                 stack.callback(ray.shutdown)
-            self._remote = ray.remote(num_cpus=1, max_retries=0)(work)
+            self._remote = ray.remote(num_cpus=1, max_retries=0)(work_elsewhere)
             self._stack = stack.pop_all()
 
     def begin(self, folder: Path, shards: int) -> None:

@@ -55,15 +55,20 @@ class Call:
     releases_gil: bool
 
 
-def work(call: Call) -> None:
+def work_elsewhere(call: Call) -> None:
+    """Process a shard in a process that outlives it, with a note of what that took: the system doesn't tell."""
+    before, peak = machine.cpu_seconds(), machine.Peak()
+    work(call, lambda: {"worker": _worker(), "cpu_seconds": machine.cpu_seconds() - before, "peak": peak.bytes})
+
+
+def work(call: Call, note: Callable[[], dict[str, Any]] = dict) -> None:
     """Process a shard. Two threads of one process never run a function that holds the interpreter's lock at once: it
     would gain nothing, and the function needn't be thread-safe."""
     draft = call.folder.with_name(f"{call.folder.name}{DRAFT}{uuid4().hex}")
     draft.mkdir()
-    before, peak = machine.cpu_seconds(), machine.Peak()
     with nullcontext() if call.releases_gil else _ONE_AT_A_TIME:
         counts = call.function(call.shard, draft)
-    used = {"worker": _worker(), "cpu_seconds": machine.cpu_seconds() - before, "peak": peak.bytes}
+    used = note()
     (draft / RESULT).write_text(json.dumps({"counts": counts, "files": _digests(draft), "used": used}))
     _put(draft, call.folder)
 
@@ -72,7 +77,7 @@ def count_workers(folder: Path, done: Iterable[int]) -> None:
     """Count the resources that other processes used for the shards done now."""
     for number in done:
         used = json.loads((shard_folder(folder, number) / RESULT).read_text())["used"]
-        if used["worker"] != _worker():
+        if used and used["worker"] != _worker():
             machine.add_worker(used["cpu_seconds"], used["peak"])
 
 

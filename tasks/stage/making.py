@@ -11,6 +11,7 @@ import functools
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -275,7 +276,9 @@ class MakingStage(StageIdentity):
             created=datetime.now(UTC).isoformat(timespec="microseconds"),
         )
         artifact = session.store.publish(out.path, manifest)
-        shutil.rmtree(work.folder, ignore_errors=True)
+        with resources() as held:
+            removing = held.get("removing", functools.partial(ThreadPoolExecutor, 1, "removing"))
+            removing.submit(shutil.rmtree, session.store.retire(work.folder), ignore_errors=True)
         machine.give_back()
         if out.remote:
             session.store.discard(out.remote)

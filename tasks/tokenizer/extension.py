@@ -154,7 +154,8 @@ def _report(
         out.warn(
             f"the sample gave only {len(merges):,} of {config.extend:,} new tokens: no frequent pair was left to merge"
         )
-    before, after = measure(old, sample.measured), measure(new, sample.measured)
+    before = measure(lambda text: old.encode(text).ids, sample.measured)
+    after = measure(lambda text: new.encode(text).ids, sample.measured)
     vocabulary = new.get_vocab()
     counts = {merge.token: after.ids[vocabulary[merge.token]] for merge in merges}
     used = sum(1 for count in counts.values() if count)

@@ -52,10 +52,10 @@ def load_for_documents(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def marks_of(folder: Path) -> Marks:
-    """How a tokenizer marks documents for a pretraining: what it puts before every text, such as BOS, and the end of a
-    document under one of its usual names, or else its eos_token. Raises DamagedArtifact for a tokenizer without one."""
-    tokenizer = load_for_documents(folder)
+def marks_of(folder: Path, tokenizer: Tokenizer) -> Marks:
+    """How the tokenizer of a folder marks documents for a pretraining: what it puts before every text, such as BOS, and
+    the end of a document under one of its usual names, or else its eos_token. Raises DamagedArtifact for a tokenizer
+    without one."""
     whole, plain = (tokenizer.encode("a", add_special_tokens=added).ids for added in (True, False))
     named = parse_json((folder / "tokenizer_config.json").read_bytes()).get("eos_token")
     own = named.get("content") if isinstance(named, dict) else named

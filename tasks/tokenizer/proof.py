@@ -28,6 +28,8 @@ from tasks.tokenizer.load import load_for_documents
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from tasks.tokenizer.encoder.encode import KernelEncoder
+
 HARD_TEXTS = (
     "".join(map(chr, range(0x250))),  # all of ASCII including NUL and control characters, and all Latin letters
     "\x00\x00a\x00",
@@ -56,8 +58,9 @@ UTF8_BYTES = "".join(  # a text with every byte that occurs in UTF-8: all but C0
 )
 
 
-def prove(folder: Path, special_tokens: Sequence[str]) -> None:
-    """Check the tokenizer of a folder, which must have these special tokens with ids from 0.
+def prove(folder: Path, special_tokens: Sequence[str]) -> KernelEncoder:
+    """Check the tokenizer of a folder, which must have these special tokens with ids from 0. Returns our own encoder
+    for it.
 
     Raises DamagedArtifact if it loses or misinterprets something, TokenizerMismatch if two loaders differ.
     """
@@ -71,12 +74,12 @@ def prove(folder: Path, special_tokens: Sequence[str]) -> None:
     ids = [_prove_text(tokenizer, text, len(special_tokens)) for text in (*texts, *LONG_TEXTS)]
     if find_spec("transformers"):  # not needed to clean text
         _prove_transformers(folder, tokenizer, special_tokens, texts)
-    prove_kernels(folder, [*texts, *LONG_TEXTS], ids)
+    return prove_kernels(folder, [*texts, *LONG_TEXTS], ids)
 
 
-def prove_kernels(folder: Path, texts: Sequence[str], ids: Sequence[Sequence[int]]) -> None:
-    """Check that our kernels give these ids for these texts. Raises TokenizerMismatch, or DamagedArtifact if the
-    kernels do not support the tokenizer."""
+def prove_kernels(folder: Path, texts: Sequence[str], ids: Sequence[Sequence[int]]) -> KernelEncoder:
+    """Check that our kernels give these ids for these texts, and return their encoder. Raises TokenizerMismatch, or
+    DamagedArtifact if the kernels do not support the tokenizer."""
     from tasks.tokenizer.encoder.encode import KernelEncoder
 
     settings = read_settings(folder)
@@ -87,6 +90,7 @@ def prove_kernels(folder: Path, texts: Sequence[str], ids: Sequence[Sequence[int
     for row, (text, expected) in enumerate(zip(texts, ids, strict=True)):
         if not np.array_equal(encoded.document(row), [*expected, encoder.eos_id]):
             raise _differs("our own encoder", text)
+    return encoder
 
 
 def _prove_special_tokens(tokenizer: Tokenizer, special_tokens: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ vocabularies is in the tables only (compare.py says why).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ from tasks.tokenizer.words import Settled, commonest_words, show, tokens_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from tasks.tokenizer.encoder.encode import KernelEncoder
 
 REPORT = "report.md"
 COMMON_WORDS = 100
@@ -51,12 +53,12 @@ class Measured:
         return round(self.bytes[source] / self.tokens[source], 3)
 
 
-def measure(tokenizer: Tokenizer, texts: Mapping[str, list[str]]) -> Measured:
+def measure(encode: Callable[[str], Sequence[int]], texts: Mapping[str, list[str]]) -> Measured:
     """Encode the texts of each source and count."""
     measured = Measured()
     for source, given in texts.items():
         for text in given:
-            ids = tokenizer.encode(text).ids
+            ids = encode(text)
             measured.bytes[source] += len(text.encode())
             measured.tokens[source] += len(ids)
             measured.ids.update(ids)
@@ -64,13 +66,19 @@ def measure(tokenizer: Tokenizer, texts: Mapping[str, list[str]]) -> Measured:
 
 
 def publish(
-    tokenizer: Tokenizer, config: TokenizerConfig, sample: Sample, learnt: Learnt, settled: Settled, out: Output
+    tokenizer: Tokenizer,
+    encoder: KernelEncoder,
+    config: TokenizerConfig,
+    sample: Sample,
+    learnt: Learnt,
+    settled: Settled,
+    out: Output,
 ) -> None:
     """Publish counts, tables and report.md."""
     size = tokenizer.get_vocab_size()
     if size < config.vocab_size:
         out.warn(f"the sample gave only {size:,} of {config.vocab_size:,} ids: no frequent pair was left to merge")
-    measured = measure(tokenizer, sample.measured)
+    measured = measure(encoder.ids, sample.measured)
     split, words = _words(tokenizer, sample)
     if split:
         small = (
@@ -119,7 +127,7 @@ def publish_comparison(
     tokenizer: Tokenizer, config: TokenizerConfig, texts: Mapping[str, list[str]], out: Output
 ) -> None:
     """Publish only the table of other vocabularies, for a tokenizer that was not trained here."""
-    _compare(measure(tokenizer, texts), config, texts, out)
+    _compare(measure(lambda text: tokenizer.encode(text).ids, texts), config, texts, out)
 
 
 def _compare(measured: Measured, config: TokenizerConfig, texts: Mapping[str, list[str]], out: Output) -> None:

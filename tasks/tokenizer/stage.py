@@ -66,10 +66,10 @@ def train_tokenizer(config: TokenizerConfig, documents: Artifact, base: Artifact
         return
     tokenizer, sample, learnt = learn(config, documents.files("*.parquet"), out)
     _write(tokenizer, config.special_tokens, out.path)
-    prove(out.path, config.special_tokens)
+    encoder = prove(out.path, config.special_tokens)
     loaded = load_for_documents(out.path)
     least = settled_above(learnt, vocab_size=config.vocab_size, min_frequency=config.min_frequency)
-    publish(loaded, config, sample, learnt, prove_words(loaded, sample.pretokens, least), out)
+    publish(loaded, encoder, config, sample, learnt, prove_words(loaded, sample.pretokens, least), out)
 
 
 def learn(config: TokenizerConfig, shards: list[Path], out: Output) -> tuple[Tokenizer, Sample, Learnt]:

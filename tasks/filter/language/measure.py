@@ -118,7 +118,16 @@ def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
 
 def _named(labels: list[str], shares: Float64) -> list[str]:
     """The languages of each row of shares (D, L) as JSON, the largest first."""
-    by_row: list[list[tuple[float, str]]] = [[] for _ in shares]
-    for row, label in zip(*(place.tolist() for place in np.nonzero(shares >= SHOWN_SHARE)), strict=True):
-        by_row[row].append((-shares[row, label], labels[label]))
-    return [json.dumps({label: round(-share, 3) for share, label in sorted(pairs)}) for pairs in by_row]
+    by_row: list[list[tuple[float, str, float]]] = [[] for _ in shares]
+    rows, places = np.nonzero(shares >= SHOWN_SHARE)
+    large = shares[rows, places]
+    found = (rows, places, large, np.round(large, 3))
+    for row, place, share, shown in zip(*(each.tolist() for each in found), strict=True):
+        by_row[row].append((-share, labels[place], shown))
+    alone = {label: json.dumps({label: 1.0}) for label in labels}  # as most documents are
+    return [
+        alone[pairs[0][1]]
+        if len(pairs) == 1 and pairs[0][2] == 1
+        else json.dumps({label: shown for _, label, shown in sorted(pairs)})
+        for pairs in by_row
+    ]

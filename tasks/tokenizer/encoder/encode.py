@@ -95,6 +95,11 @@ class KernelEncoder:
                 self._grow()
         return Encoded(np.concatenate(pieces), np.concatenate(ends))
 
+    def ids(self, text: str) -> list[int]:
+        """The ids of one text, without EOS."""
+        found: list[int] = self.encode(pa.array([text], pa.string())).ids[:-1].tolist()
+        return found
+
     def _allot(self, rows: int) -> None:
         self._table = np.zeros((rows, 4), np.uint64)
         self._pool = np.empty(POOL * rows, np.uint32)
@@ -119,7 +124,7 @@ class LibraryEncoder:
     def __init__(self, folder: Path) -> None:
         self._tokenizer = load_for_documents(folder)
         self.vocab_size = max(self._tokenizer.get_vocab().values()) + 1
-        self._beginning, self.eos_id = marks_of(folder)
+        self._beginning, self.eos_id = marks_of(folder, self._tokenizer)
 
     def encode(self, texts: pa.Array) -> Encoded:
         """See Encoder."""

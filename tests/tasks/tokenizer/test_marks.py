@@ -15,8 +15,12 @@ from tokenizers.processors import TemplateProcessing
 from storage.errors import DamagedArtifact
 from tasks.tokenizer.encoder.encode import LibraryEncoder
 from tasks.tokenizer.encoder.tables import obstacle, read_settings
-from tasks.tokenizer.load import marks_of
+from tasks.tokenizer.load import Marks, load_for_documents, marks_of
 from tests.tasks.tiny_model import make_tokenizer
+
+
+def marks(folder: Path) -> Marks:
+    return marks_of(folder, load_for_documents(folder))
 
 
 def saved(folder: Path, special: list[str], eos: object, bos: str | None = None) -> Path:
@@ -47,7 +51,7 @@ def test_a_document_begins_and_ends_as_its_model_has_learned(
     special: list[str], eos: object, bos: str | None, beginning: tuple[int, ...], end: int, tmp_path: Path
 ) -> None:
     folder = saved(tmp_path / "tokenizer", special, eos, bos)
-    assert marks_of(folder) == (beginning, end)
+    assert marks(folder) == (beginning, end)
     assert obstacle(read_settings(folder)), "the kernels know neither other ends nor beginnings"
     encoded = LibraryEncoder(folder).encode(pa.array(["ab", f"{special[0]}"]))
     assert encoded.document(0).tolist() == [
@@ -60,9 +64,9 @@ def test_a_document_begins_and_ends_as_its_model_has_learned(
 
 
 def test_ours_end_documents_and_begin_with_nothing(tmp_path: Path) -> None:
-    assert marks_of(make_tokenizer(tmp_path)) == ((), 0)
+    assert marks(make_tokenizer(tmp_path)) == ((), 0)
 
 
 def test_a_tokenizer_without_an_end_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DamagedArtifact, match="lacks an eos_token"):
-        marks_of(saved(tmp_path / "tokenizer", ["<s>"], None))
+        marks(saved(tmp_path / "tokenizer", ["<s>"], None))
