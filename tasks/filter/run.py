@@ -22,7 +22,7 @@ from tasks.filter.decide import decide, ledger
 from tasks.filter.families import fingerprints, menders, rules
 from tasks.filter.report import Tally
 from tasks.filter.rewrite import mend
-from tasks.filter.side_files import IdDigest, Measured, check_aligned, measured_shards
+from tasks.filter.side_files import IdDigest, Measured, measured_shards
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.stage.output import Output
 
@@ -65,7 +65,6 @@ def filter_shard(config: FilterConfig, outside: Mapping[str, str], job: Job, fol
     shard, repairs = job
     tests, changers = rules(config), menders(config)
     tally = Tally()
-    digest = IdDigest()
     with ExitStack() as stack:
         kept = stack.enter_context(BatchWriter(folder / f"{KEPT}.parquet"))
         verdicts = stack.enter_context(BatchWriter(folder / f"{LEDGER}.parquet", LEDGER_SCHEMA))
@@ -73,8 +72,7 @@ def filter_shard(config: FilterConfig, outside: Mapping[str, str], job: Job, fol
         for _, batch in read_batches(repairs, LEDGER_SCHEMA.names) if repairs else ():
             verdicts.add(batch)
             tally.add_repairs(batch)
-        for _, batch, signals in shard.batches():
-            digest.update(batch["id"])
+        for _, batch, signals in shard.batches(digest=IdDigest()):
             decisions = decide(signals, tests)
             mask = pa.array(decisions.kept)
             mended, changes = mend(batch.filter(mask), signals.filter(mask), changers)
@@ -84,8 +82,6 @@ def filter_shard(config: FilterConfig, outside: Mapping[str, str], job: Job, fol
             for rows in (*ledger(batch, signals, decisions, tests), *ledger_batches(changes)):
                 verdicts.add(rows)
             tally.add(batch, decisions, tests, changes)
-    for side_file in shard.side_files.values():
-        check_aligned(side_file, digest)
     (folder / TALLY).write_text(json.dumps(tally.to_json()), encoding="utf-8")
     return {"seen": tally.seen}
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import xxhash
+from pyarrow.parquet import ParquetFile
 
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact
@@ -38,23 +40,33 @@ class Measured(NamedTuple):
     side_files: Mapping[str, Path]
 
     def batches(
-        self, columns: Sequence[str] = DOCUMENT_SCHEMA.names
+        self, columns: Sequence[str] = DOCUMENT_SCHEMA.names, digest: IdDigest | None = None
     ) -> Iterator[tuple[int, pa.RecordBatch, pa.RecordBatch]]:
-        """Yield (first row, these columns of the documents, all their signals) a row group at a time. Raises
-        DamagedArtifact for signals that don't match."""
-        readers = {family: read_signals(side_file) for family, side_file in self.side_files.items()}
-        for start, batch in read_batches(self.documents, columns):
-            by_column: dict[str, pa.Array] = {}
-            for family, reader in readers.items():
-                signals = next(reader, None)
-                if signals is None or signals.num_rows != batch.num_rows:
-                    raise DamagedArtifact(
-                        f"The signals {family}/{self.documents.name} don't belong to these documents.",
-                        f"Measure again: --refresh {family.partition('.')[0]} --refresh filter.",
-                    )
-                names = (column_of(family, name) for name in signals.schema.names)
-                by_column |= dict(zip(names, signals.columns, strict=True))
-            yield start, batch, pa.record_batch(by_column)
+        """Yield (first row, these columns of the documents, all their signals) a row group at a time. With a `digest`,
+        which takes up their ids, the end checks that the signals are theirs. Raises DamagedArtifact if they aren't."""
+        with ExitStack() as stack:
+            files = {family: stack.enter_context(open_parquet(path)) for family, path in self.side_files.items()}
+            readers = {family: _row_groups(file) for family, file in files.items()}
+            for start, batch in read_batches(self.documents, columns):
+                if digest is not None:
+                    digest.update(batch["id"])
+                by_column: dict[str, pa.Array] = {}
+                for family, reader in readers.items():
+                    signals = next(reader, None)
+                    if signals is None or signals.num_rows != batch.num_rows:
+                        raise self._strange(family)
+                    names = (column_of(family, name) for name in signals.schema.names)
+                    by_column |= dict(zip(names, signals.columns, strict=True))
+                yield start, batch, pa.record_batch(by_column)
+            for family, file in files.items():
+                if digest is not None and not _is_of(file, digest):
+                    raise self._strange(family)
+
+    def _strange(self, family: str) -> DamagedArtifact:
+        return DamagedArtifact(
+            f"The signals {family}/{self.documents.name} don't belong to these documents.",
+            f"Measure again: --refresh {family.partition('.')[0]} --refresh filter.",
+        )
 
 
 def measured_shards(documents: Artifact, signals: Mapping[str, Artifact]) -> list[Measured]:
@@ -124,29 +136,39 @@ def write_signals(
 def read_signals(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the signals of a side file, a batch per row group of the document shard."""
     with open_parquet(path) as file:
-        for number in range(file.num_row_groups):
-            yield from file.read_row_group(number, columns, use_threads=False).to_batches()
+        yield from _row_groups(file, columns)
 
 
 def check_aligned(path: Path, digest: IdDigest) -> None:
     """Raise DamagedArtifact unless a side file measures exactly these documents, in this order."""
     with open_parquet(path) as file:
-        measured = (file.metadata.metadata or {}).get(IDS)
-    if measured != digest.hex().encode():
+        aligned = _is_of(file, digest)
+    if not aligned:
         raise DamagedArtifact(
             f"The signals {path.parent.name}/{path.name} don't belong to these documents.",
             "Measure again: --refresh with the signals' name, and --refresh filter.",
         )
 
 
-def nothing_of(measure: Measure, columns: Sequence[str]) -> pa.RecordBatch:
-    """An empty batch of signals, for their columns."""
+def _row_groups(file: ParquetFile, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    for number in range(file.num_row_groups):
+        yield from file.read_row_group(number, columns, use_threads=False).to_batches()
+
+
+def _is_of(file: ParquetFile, digest: IdDigest) -> bool:
+    """Whether a side file measures the documents of a digest."""
+    return (file.metadata.metadata or {}).get(IDS) == digest.hex().encode()
+
+
+@functools.lru_cache(16)
+def nothing_of(measure: Measure, columns: tuple[str, ...]) -> pa.RecordBatch:
+    """An empty batch of signals, for their columns. Asked for once a process, not for each shard."""
     return measure(*(pa.array([], pa.string()) for _ in columns))
 
 
 def _measure_shard(measure: Measure, columns: Sequence[str], shard: Path, folder: Path) -> dict[str, int]:
     digest = IdDigest()
-    empty = nothing_of(measure, columns)
+    empty = nothing_of(measure, tuple(columns))
     rows = 0
     with parquet_writer(folder / FILE, empty.schema, compression="zstd") as writer:
         for _, batch in read_batches(shard, list(dict.fromkeys(["id", *columns]))):

@@ -22,17 +22,7 @@ from storage.shards.arrays import Bool
 from storage.shards.documents import read_batches
 from storage.shards.parquet import parquet_writer
 from tasks.filter.family import PASSED
-from tasks.filter.side_files import (
-    FILE,
-    IDS,
-    MEASURE,
-    IdDigest,
-    Measure,
-    Measured,
-    check_aligned,
-    measured_shards,
-    nothing_of,
-)
+from tasks.filter.side_files import FILE, IDS, MEASURE, IdDigest, Measure, Measured, measured_shards, nothing_of
 from tasks.shards import ShardResult, collect, map_shards
 from tasks.shards.incremental import DOCUMENTS, Made, link_same, made_before, record_shards, tell_damaged
 from tasks.stage.output import Output
@@ -103,15 +93,12 @@ def _groups(shard: Measured, names: Sequence[str]) -> tuple[IdDigest, list[Group
     for side files of other documents."""
     digest = IdDigest()
     groups = []
-    for _, batch, signals in shard.batches(["id"]):
-        digest.update(batch["id"])
+    for _, batch, signals in shard.batches(["id"], digest):
         requested = np.ones(batch.num_rows, np.bool_)
         if PASSED in shard.side_files:
             requested = signals[PASSED].to_numpy(zero_copy_only=False)
         known = signals.select(names) if EARLIER in shard.side_files else None
         groups.append(Group(requested, requested if known is None else requested & ~_measured(known), known))
-    for side_file in shard.side_files.values():
-        check_aligned(side_file, digest)
     return digest, groups
 
 

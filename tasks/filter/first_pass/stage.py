@@ -14,7 +14,7 @@ from tasks.filter.config import FilterConfig
 from tasks.filter.decide import decide
 from tasks.filter.families import first_rules
 from tasks.filter.family import PASSED
-from tasks.filter.side_files import FILE, IDS, IdDigest, Measured, check_aligned, measured_shards
+from tasks.filter.side_files import FILE, IDS, IdDigest, Measured, measured_shards
 from tasks.shards import collect, map_shards
 from tasks.stage import stage
 from tasks.stage.output import Output
@@ -44,13 +44,10 @@ def _mark_shard(config: FilterConfig, shard: Measured, folder: Path) -> dict[str
     passed = 0
     with parquet_writer(folder / FILE, SCHEMA, compression="zstd") as writer:
         rows = 0
-        for _, batch, signals in shard.batches(["id"]):
+        for _, batch, signals in shard.batches(["id"], digest):
             kept = decide(signals, tests).kept
             writer.write_batch(pa.record_batch([pa.array(kept)], SCHEMA))
-            digest.update(batch["id"])
             rows += batch.num_rows
             passed += int(kept.sum())
         writer.add_key_value_metadata({IDS: digest.hex()})
-    for side_file in shard.side_files.values():
-        check_aligned(side_file, digest)
     return {"documents": rows, "passed": passed}
