@@ -27,7 +27,8 @@ from typing import Any, Self
 
 import numba
 from numba.core import caching, event
-from numba.core.caching import IndexDataCacheFile, UserProvidedCacheLocator
+from numba.core.caching import Cache, IndexDataCacheFile, UserProvidedCacheLocator
+from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 
 from storage.files.cache import cache_folder
@@ -216,7 +217,17 @@ def _taken(path: str) -> int | None:
     return None
 
 
+def _load_overload(cache: Cache, signature: Any, context: Any) -> Any:
+    """See numba, which first loads everything that a kernel may be compiled from. That takes 0.3 s, and compiled code
+    needs none of it: `compile` loads it too."""
+    if not isinstance(cache._cache_file, KernelFile):
+        return _usual_load(cache, signature, context)  # type: ignore[no-untyped-call]
+    rtsys.initialize(context)
+    return cache._load_overload(signature, context)  # type: ignore[no-untyped-call]
+
+
 caching.IndexDataCacheFile = _file  # type: ignore[misc,assignment]
+_usual_load, Cache.load_overload = Cache.load_overload, _load_overload  # type: ignore[method-assign]
 _HELD: dict[str, int] = {}  # the locks of kernels that this process compiles
 COMPILING = Compiling()
 event.register("numba:compile", COMPILING)  # type: ignore[no-untyped-call]
