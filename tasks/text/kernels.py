@@ -13,13 +13,28 @@ import numpy as np
 from numba import njit
 
 from storage.shards.arrays import Bool, Int64, UInt8, UInt32, UInt64
-from tasks.text.characters import HARD, IGNORED, SIZE
+from tasks.text.block_kernels import (
+    BLOCK,
+    LANES,
+    OFFSET,
+    PRIME,
+    ascii_spaces,
+    ascii_words,
+    beyond_ascii,
+    copy_block,
+    fold_block,
+    hash_words,
+    lowest,
+    ones,
+    word_at,
+    zeros,
+)
+from tasks.text.characters import HARD, IGNORED, SIZE, SPACE
 
 Bytes = UInt8  # tasks/filter takes these by the old names
 Hashes = UInt64
 Offsets = Int64
-FNV_OFFSET = np.uint64(0xCBF29CE484222325)
-FNV_PRIME = np.uint64(0x100000001B3)
+FNV_OFFSET, FNV_PRIME = np.uint64(OFFSET), np.uint64(PRIME)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, odd: multiplicative hashing (Knuth 1998, section 6.4)
 
 
@@ -98,48 +113,77 @@ def encode(c, out, at):
 
 
 @njit(cache=True, nogil=True)
+def scan_ascii(data, i, end, lower, collapse, block, out, at, words, count, inside, word, blank):
+    """`scan` the next characters, those of ASCII that are left of a block, which begin at `i`. Takes and returns where
+    `scan` is: `i`, `at`, `count`, `inside`, `word` and `blank`."""
+    skip = max(0, i + BLOCK - len(data))  # the last block of the data begins before the text that is left
+    skipped = np.uint64(skip)
+    size = min(zeros(beyond_ascii(data, i - skip) >> skipped), BLOCK - skip, end - i)
+    taken = lowest(size)
+    spaces = ((ascii_spaces(data, i - skip) >> skipped) & taken) if collapse else np.uint64(0)
+    kept = taken & ~(spaces & (spaces << np.uint64(1) | np.uint64(blank)))  # the first space of each run
+    blank = np.int64(spaces >> np.uint64(size - 1))
+    if words is not None:
+        letters = (ascii_words(data, i - skip) >> skipped) & taken
+        left = letters
+        if inside:
+            length = zeros(~left)
+            words[count] = word_at(word, at + length - word)
+            count += 1
+            left &= ~lowest(length)
+        while left:
+            here = zeros(left)
+            length = zeros(~(left >> np.uint64(here)))
+            word = at + ones(kept & lowest(here))
+            words[count] = word_at(word, length)
+            count += 1
+            left &= ~(lowest(length) << np.uint64(here))
+        inside = np.int64(letters >> np.uint64(size - 1))
+        count -= inside  # the next character may belong to it
+    fold_block(data, i - skip, lower, collapse, block, 0)
+    while kept:
+        here = zeros(kept)
+        length = zeros(~(kept >> np.uint64(here)))
+        copy_block(block, skip + here, out, at)
+        at += length
+        kept &= ~(lowest(length) << np.uint64(here))
+    return i + size, at, count, inside, word, blank
+
+
+@njit(cache=True, nogil=True)
 def scan(
     data: UInt8, offsets: Int64, kinds: UInt8, folded: UInt32, out: UInt8, out_ends: Int64,
     words: UInt64 | None, word_ends: Int64, hard: Bool,
 ) -> None:  # fmt: skip
-    """Normalise D texts and hash their words, in one pass over their bytes.
+    """Normalise D texts and hash their words.
 
-    `data` holds the texts as UTF-8, text d at `offsets[d]:offsets[d + 1]`. Written: the normalised bytes to `out`
-    (ending at `out_ends[d]`), a 64-bit hash per word to `words` (ending at `word_ends[d]`; a text without words gets
-    one, of all its bytes), and to `hard` whether Python must normalise it.
-    `out` needs 3 bytes per 2 of `data`, `words` one element per 2 bytes and per text; each needs one to spare. With
+    `data` holds the texts as UTF-8, at least 64 bytes in all, text d at `offsets[d]:offsets[d + 1]`. Written: the
+    normalised bytes to `out` (ending at `out_ends[d]`), a 64-bit hash per word to `words` (ending at `word_ends[d]`; a
+    text without words gets one, of all its bytes), and to `hard` whether Python must normalise it.
+    `out` needs 3 bytes per 2 of `data`, `words` one element per 2 bytes and per text; each needs 64 to spare. With
     `words` None, numba compiles a version that does not hash.
 
-    The hot path has no branch on word ends, which would be mispredicted at every word: each character stores to the
-    next free slot, and the slot is claimed only when a word or a kept character is complete.
+    ASCII is taken a block at a time, by masks of its words and its white space, other characters one by one. Words are
+    noted as `word_at` places in `out`, and hashed at the end, several at once.
     """
-    ascii = (kinds[:128].astype(np.uint16) << 8) | folded[:128].astype(np.uint16)  # one lookup instead of two
+    lower, collapse = np.int64(folded[ord("A")] != ord("A")), np.int64(kinds[ord(" ")] & SPACE)
+    block = np.zeros(BLOCK + BLOCK, np.uint8)  # folded; a copy of its last bytes reads beyond it
     at = 0
     count = 0
     for d in range(len(offsets) - 1):
         i, end = offsets[d], offsets[d + 1]
         begin, first = at, count
         mark = 0  # union of the kinds seen: holds HARD if any character does
-        inside = 0  # 1 within a word
+        inside = 0  # 1 within a word, which began at `word`
+        word = 0
         blank = 1  # 1 after white space; at the start, so that leading white space is dropped
-        h = FNV_OFFSET
         while i < end:
-            b = data[i]
-            if b < 128:  # ASCII: one byte in, one byte out, never HARD
-                known = np.int64(ascii[b])
-                i += 1
-                if words is not None:
-                    words[count] = h  # the word so far; claimed if this character ends it
-                    letter = (known >> 8) & 1
-                    count += inside & (letter ^ 1)
-                    h = fnv(h if inside else FNV_OFFSET, known & 0xFF)
-                    inside = letter
-                out[at] = known & 0xFF
-                space = (known >> 9) & 1
-                at += 1 - (blank & space)  # a second space in a row is overwritten
-                blank = space
+            if data[i] < 128:
+                i, at, count, inside, word, blank = scan_ascii(
+                    data, i, end, lower, collapse, block, out, at, words, count, inside, word, blank
+                )
                 continue
-            c, used = decode(data, i, end)  # the same steps for a character of several bytes
+            c, used = decode(data, i, end)
             i += used
             kind = 0
             if c < SIZE:
@@ -151,30 +195,29 @@ def scan(
             after = encode(c, out, at)
             if words is not None:
                 alone = (kind >> 3) & 1  # ends the word before it, and is one
-                words[count] = h
+                words[count] = word_at(word, at - word)
                 count += inside & ((kind & 1) ^ 1 | alone)
-                h = h if inside & ~alone else FNV_OFFSET
-                for place in range(at, after):
-                    h = fnv(h, out[place])
-                words[count] = h
+                word = word if inside & ~alone else at
+                words[count] = word_at(word, after - word)
                 count += alone
                 inside = kind & 1 & ~alone
             space = (kind >> 1) & 1
             if not (blank & space):
                 at = after
             blank = space
-        at -= blank & np.int64(at > begin)  # trailing white space, at most one
         if words is not None:
-            words[count] = h
+            words[count] = word_at(word, at - word)
             count += inside  # a word that the text's end completes
-            if count == first:  # no word: all of the text stands for one, so that it has a shingle
-                words[count] = FNV_OFFSET
-                for place in range(begin, at):
-                    words[count] = fnv(words[count], out[place])
-                count += 1
+        at -= blank & np.int64(at > begin)  # trailing white space, at most one
+        if words is not None and count == first:  # no word: all of the text stands for one, so that it has a shingle
+            words[count] = word_at(begin, at - begin)
+            count += 1
         out_ends[d] = at
         word_ends[d] = count
         hard[d] = (mark & HARD) != 0
     if words is not None:
+        words[count : count + LANES] = 0  # no places, for the last words' neighbours
+        for w in range(0, count, LANES):
+            hash_words(out, words, w)
         for w in range(count):
             words[w] = mix64(words[w])

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from storage.shards.arrays import AnyArray, Bool, Int64, UInt8, UInt64
 from tasks.text import kernels
+from tasks.text.block_kernels import BLOCK
 from tasks.text.characters import ALL, INVISIBLE, SIZE, characters
 
 MARKS, JOINER = 30, "\u034f"
@@ -79,8 +80,8 @@ class Scanner:
     def _scan(self, texts: pa.Array, rows: Int64) -> tuple[Scanned, Int64]:
         data, offsets = utf8(texts)
         size, documents = int(offsets[-1] - offsets[0]), len(texts)
-        self._text = at_least(self._text, size * 3 // 2 + 8)
-        self._words = at_least(self._words, size // 2 + documents + 8)
+        self._text = at_least(self._text, size * 3 // 2 + 64)
+        self._words = at_least(self._words, size // 2 + documents + 64)
         text_ends, word_ends = (np.empty(documents, np.int64) for _ in range(2))
         hard = np.empty(documents, np.bool_)
         kernels.scan(
@@ -139,7 +140,8 @@ def at_least(buffer: AnyArray, size: int) -> AnyArray:
 
 
 def utf8(texts: pa.Array) -> tuple[UInt8, Int64]:
-    """(data, offsets) of a string column without nulls, without a copy: text i is `data[offsets[i]:offsets[i + 1]]`.
+    """(data, offsets) of a string column without nulls: text i is `data[offsets[i]:offsets[i + 1]]`. Nothing is copied,
+    unless the data would be less than a block.
 
     The only way into compiled code, which trusts its arguments. Raises TypeError for another layout (large strings have
     64-bit offsets, views none at all) and ValueError for nulls.
@@ -150,9 +152,10 @@ def utf8(texts: pa.Array) -> tuple[UInt8, Int64]:
         raise ValueError(f"{texts.null_count} of {len(texts)} texts are null")
     _, ends, data = texts.buffers()
     if ends is None:  # an empty array
-        return read_only(np.empty(0, np.uint8)), np.zeros(1, np.int64)
+        return read_only(np.zeros(BLOCK, np.uint8)), np.zeros(1, np.int64)
     offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
-    return read_only(np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)), offsets
+    found = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return read_only(found if len(found) >= BLOCK else np.append(found, np.zeros(BLOCK, np.uint8))), offsets
 
 
 def read_only(data: UInt8) -> UInt8:

@@ -1,7 +1,7 @@
 """The condition of a text, compiled by numba: defects to repair, characters in lines of text and in other lines.
 
 One pass over the UTF-8 of the original text, since normalisation hides white space and takes the lines away. A line of
-ASCII is counted by a loop that is vectorised; each character of another line is looked up in a table of traits.
+ASCII is counted a block at a time, by masks; each character of another line is looked up in a table of traits.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from storage.shards.arrays import Int64, UInt8, UInt32
+from tasks.text.block_kernels import BLOCK, bars, blanks, colons, lowest, newlines, ones, unprintable, zeros
 from tasks.text.characters import SIZE
 from tasks.text.kernels import code_point
 
@@ -17,7 +18,7 @@ VISIBLE, BLANK, NEUTRAL, END, BAR, DEFECT, TRAIL = 1, 2, 4, 8, 16, 32, 64  # tra
 LONG = 45  # characters other than white space that make a line one of text: a wrapped line has more, a menu entry fewer
 LONGEST = 1000  # characters other than white space after which a line lacks a break
 BARS = 3  # a line with at least this many of "|", "•", "›" is a row of links, however long
-BREAK, RETURN, COLON = 10, 13, 58
+RETURN, COLON = 13, 58
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -33,27 +34,45 @@ def misread(before, c, kind):
 
 
 @njit(cache=True, nogil=True, inline="always")
+def line_end(data, i, last):
+    """Where the line that begins at `i` ends, at the latest at `last`."""
+    while i < last:
+        skip = max(0, i + BLOCK - len(data))  # the last block of the data begins before the text that is left
+        length = zeros(newlines(data, i - skip) >> np.uint64(skip))
+        if length < BLOCK:
+            return min(i + length, last)
+        i += BLOCK
+    return last
+
+
+@njit(cache=True, nogil=True, inline="always")
 def plain_line(data, i, end):
     """(whether it is plain, defects, characters, bars, colons before a blank) of a line. A plain line has only
     printable ASCII and tabs."""
-    # Without branches, over slices that start at 0, so that the loops are vectorised
-    odd = visible = bars = doubled = colons = np.int32(0)
-    line = data[i:end]
-    for k in range(len(line)):
-        odd += np.int32((line[k] >= 127) | ((line[k] < 32) & (line[k] != 9)))
-        visible += np.int32(line[k] > 32)
-        bars += np.int32(line[k] == 124)
-    first = 0
-    while first < len(line) and line[first] <= 32:
-        first += 1
-    one, two, three = line[first:-2], line[first + 1 : -1], line[first + 2 :]
-    for k in range(len(three)):
-        blank = three[k] <= 32
-        doubled += np.int32(blank & (two[k] <= 32) & (one[k] > 32))
-        colons += np.int32(blank & (two[k] == COLON))
-    if first < len(line) - 1:
-        doubled += np.int32((line[-1] <= 32) & (line[-2] > 32))
-    return odd == 0, np.int64(doubled), np.int64(visible), np.int64(bars), np.int64(colons)
+    one, two = np.uint64(1), np.uint64(2)
+    odd = np.uint64(0)
+    visible = doubled = barred = parted = 0
+    full_before = empty_before = stop_before = np.uint64(0)  # the last bits of the block before
+    if end - i > 1 and data[end - 1] <= 32 and data[end - 2] > 32:
+        doubled = 1
+    while i < end:
+        skip = max(0, i + BLOCK - len(data))
+        skipped = np.uint64(skip)
+        size = min(BLOCK - skip, end - i)
+        taken = lowest(size)
+        empty = (blanks(data, i - skip) >> skipped) & taken
+        full = taken & ~empty
+        odd |= (unprintable(data, i - skip) >> skipped) & taken
+        stops = (colons(data, i - skip) >> skipped) & taken
+        if visible == 0:
+            stops &= ~(full & (~full + one))  # not the line's first character
+        doubled += ones(empty & (empty << one | empty_before) & (full << two | full_before))
+        parted += ones(empty & (stops << one | stop_before))
+        visible += ones(full)
+        barred += ones((bars(data, i - skip) >> skipped) & taken)
+        full_before, empty_before, stop_before = full >> np.uint64(62), empty >> np.uint64(63), stops >> np.uint64(63)
+        i += BLOCK
+    return odd == 0, doubled, visible, barred, parted
 
 
 @njit(cache=True, nogil=True)
@@ -103,9 +122,7 @@ def examine(
         found = prose = rest = most = 0
         empty = 0  # blank lines in a row
         while i < last:
-            end = i
-            while end < last and data[end] != BREAK:
-                end += 1
+            end = line_end(data, i, last)
             after = end + 1
             if end > i and data[end - 1] == RETURN:
                 end -= 1

@@ -54,7 +54,11 @@ def plainly(text: str) -> tuple[int, int, int, int]:
     return defects, prose, rest, longest
 
 
-LINES = st.one_of(TEXTS, st.text(st.sampled_from("a .:|\t\n\r\x00é\u0301Ã©â€ï»\u00a0字。”•"), max_size=60))
+LINES = st.one_of(
+    TEXTS,
+    st.text(st.sampled_from("a .:|\t\n\r\x00é\u0301Ã©â€ï»\u00a0字。”•"), max_size=60),
+    st.text(st.sampled_from("a .:|\t"), min_size=60, max_size=200),
+)
 
 
 @pytest.mark.shadow("tasks.dedup.keeping.kernels.examine")

@@ -62,6 +62,16 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"\w+", parted)
 
 
+def hashed(word: bytes) -> int:
+    """FNV-1a, and MurmurHash3's finalizer, by their definitions."""
+    h = 0xCBF29CE484222325
+    for byte in word:
+        h = (h ^ byte) * 0x100000001B3 % 2**64
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        h = (h ^ h >> 33) * factor % 2**64
+    return h ^ h >> 33
+
+
 def normal(text: str, *, case: bool = True, space: bool = True) -> str:
     text = re.sub("[\u00ad\u200b\u200c\u200d\u2060\ufeff]", "", text)
     text = unicodedata.normalize("NFC", text)
@@ -101,13 +111,27 @@ def test_texts_are_normalised_as_python_would(case: bool, space: bool) -> None:
     assert words == [max(1, len(words_of(text))) for text in texts]
 
 
+# Characters of all kinds, and runs of one kind that end before, in and after a block of 64
+KINDS = ["a", "Word ", " ", "\n\t", "_-", "é", "字", "\u200b"]
+RUNS = st.builds(str.__mul__, st.sampled_from(KINDS), st.integers(0, 140))
+LONG = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | RUNS, max_size=5).map("".join)
+
+
 @pytest.mark.shadow("tasks.text.kernels.scan")
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=12))
+@given(st.lists(LONG, max_size=12))
 @settings(max_examples=300)
 def test_any_text_is_normalised_as_python_would(drawn: list[str]) -> None:
     texts, words = scanned(drawn, SketchConfig())
     assert texts == [normal(text) for text in drawn]
     assert words == [max(1, len(words_of(text))) for text in texts]
+
+
+@given(LONG)
+@settings(max_examples=100)
+def test_words_are_hashed_byte_by_byte(drawn: str) -> None:
+    *_, part = scanner_of(SketchConfig()).scan(pa.array([drawn], pa.string()))
+    found = part.words[: part.word_ends[0]].tolist()
+    assert found == [hashed(word.encode()) for word in words_of(normal(drawn)) or [normal(drawn)]]
 
 
 def test_only_scripts_without_spaces_are_parted_and_only_on_request() -> None:
