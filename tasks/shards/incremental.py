@@ -104,9 +104,12 @@ def made_before(
 ) -> list[Made | None]:
     """For each shard of `documents`, the result that an earlier artifact has of the work of this `name`, whatever its
     `changing` inputs were (see `Output.earlier`), or None for a new one."""
+    looked_at = list(islice(out.earlier(lambda name: name in changing), LOOKED_AT))
+    if not looked_at:  # the files of a plain folder would be hashed for nothing
+        return [None] * len(documents.names(SHARDS))
     wanted = _digests(documents)
     known: dict[str, Made] = {}
-    for earlier in islice(out.earlier(lambda name: name in changing), LOOKED_AT):
+    for earlier in looked_at:
         known |= _made_in(earlier, {*wanted} - known.keys(), name, files, out)
         if len(known) == len({*wanted}):
             break
