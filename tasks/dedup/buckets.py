@@ -18,7 +18,7 @@ from tasks.dedup.partitions import Parts, PartWriter, range_of
 
 TYPES = (np.uint64, np.uint32)  # key, place
 BYTES_A_KEY = 48  # key, row, order and their sorted copies while a partition is grouped
-SMALL = 1 << 23  # bytes of a small partition
+SMALL = 1 << 25  # bytes of a small partition
 ENOUGH = 16  # maximum ranges made only to have small partitions
 
 

@@ -61,7 +61,7 @@ class PartWriter:
 
     def _write(self, number: int, columns: Sequence[AnyArray]) -> None:
         for column, kind in zip(columns, self._types, strict=True):
-            column.astype(kind, copy=False).tofile(self._file)
+            self._file.write(np.ascontiguousarray(column, kind).data)  # `tofile` would open the file again
         self._written.append((number, len(columns[0])))
 
 

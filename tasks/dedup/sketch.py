@@ -122,7 +122,7 @@ def _sketch_shard(config: SketchConfig, shard: Path, folder: Path) -> dict[str, 
             exact = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(batch), [None, pa.py_buffer(made.exact)])
             columns = [exact, made.lengths, made.words, *conditions(batch["text"])]
             writer.write_batch(pa.record_batch([batch["id"], batch["source"], *columns], schema=SCHEMA))
-            made.signatures.tofile(file)
+            file.write(made.signatures.data)
             content.update("".join(batch["id"].to_pylist()).encode())
             sources.update(batch["source"].to_pylist())
         writer.add_key_value_metadata({CONTENT: content.digest().hex()})

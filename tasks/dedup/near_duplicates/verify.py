@@ -142,8 +142,7 @@ def _take_shingles(config: SketchConfig, job: tuple[Shard, Int64], folder: Path)
         first, last = np.searchsorted(wanted, (start, start + len(batch)))
         found += shingle_sets(scanner, config.ngram, batch["text"].take(pa.array(wanted[first:last] - start)))
     with (folder / SETS).open("wb") as file:
-        for shingles in found:
-            shingles.tofile(file)
+        file.writelines(shingles.data for shingles in found)
     np.save(folder / ENDS, np.cumsum([len(shingles) for shingles in found]))
     return {"documents": len(found)}
 

@@ -468,9 +468,9 @@ def test_the_forecast_splits_the_work_to_stay_within_the_limit() -> None:
 
 
 def test_a_larger_corpus_is_forecast_more_pieces_and_no_more_memory() -> None:
-    few, many = (forecast_dedup(DedupConfig(), count, runtime_of(workers=2)) for count in (150_000, 2_400_000))
+    few, many = (forecast_dedup(DedupConfig(), count, runtime_of(workers=2)) for count in (600_000, 9_600_000))
     assert "one piece" in few.note
     assert "16 pieces" in many.note
     assert few.memory == many.memory
-    known = forecast_dedup(DedupConfig(), 2_400_000, runtime_of(workers=2), duplicates=100_000)
+    known = forecast_dedup(DedupConfig(), 9_600_000, runtime_of(workers=2), duplicates=100_000)
     assert 10e6 < known.memory - many.memory < 100e6
