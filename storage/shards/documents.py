@@ -157,7 +157,8 @@ class BatchWriter:
 
     def _write_group(self) -> None:
         if self._waiting_rows:
-            self._file.write_batch(pa.concat_batches(self._waiting))
+            alone = len(self._waiting) == 1
+            self._file.write_batch(self._waiting[0] if alone else pa.concat_batches(self._waiting))
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
 

@@ -349,6 +349,22 @@ DATA = (
         ),
     ),
     Mutant(
+        name="scan-space-across-blocks",
+        about="words: white space that a block of 64 bytes begins with is kept beside that of the block before",
+        path="tasks/text/kernels.py",
+        before="    blank = np.int64(spaces >> np.uint64(size - 1))",
+        after="    blank = 0",
+        fails=("tests/tasks/text/test_scan.py::test_any_text_is_normalised_as_python_would",),
+    ),
+    Mutant(
+        name="condition-blanks-across-blocks",
+        about="dedup: blanks in a row are one defect fewer where a block of 64 bytes ends between them",
+        path="tasks/dedup/keeping/kernels.py",
+        before="(empty << one | empty_before)",
+        after="(empty << one)",
+        fails=("tests/tasks/dedup/test_condition.py::test_defects_and_lines_of_text_are_counted",),
+    ),
+    Mutant(
         name="kernel-rolls-wrong",
         about="compiled code: a rolled hash of words takes too little away, so that it is another one at each place",
         path="tasks/text/ngram_kernels.py",
