@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.measure import DATA, ROOT, end_as_interrupted, ended
+from tasks.stage import machine
 from tasks.stage.environment import environment
 
 
@@ -92,7 +93,7 @@ def run(words: str, minutes: float, folder: Path) -> int:
     """Run a command, and keep what it prints. Returns 0 if it ended well in time."""
     here, load = environment(), os.getloadavg()[0]
     commit = here["commit"][:12] + ("" if here["changes"] == "none" else ", changed")
-    what = f"{commit}, {here['cpu']}, {os.cpu_count()} cores, load {load:.1f}"
+    what = f"{commit}, {here['cpu']}, {machine.cores()} cores, load {load:.1f}"
     path = folder / f"{words.removeprefix('benchmarks.').replace('/', '_').replace(' ', '_')}.md"
     began = time.monotonic()
     with path.open("w") as file:
