@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from benchmarks.measure import ROOT, end_as_interrupted
+from benchmarks.measure import ROOT, end_as_interrupted, ended
 from flows.guard.password import new_password, variables
 from flows.server import SERVE, patient_client, start, stop, wait
 from tasks.checks.quiet import ENVIRONMENT
@@ -94,10 +94,11 @@ def measured(command: list[str], environment: dict[str, str]) -> tuple[float, fl
         stderr=subprocess.STDOUT,
     )
     assert process.stdout is not None
-    said = process.stdout.readline()
-    first = time.monotonic() - began
-    said += process.stdout.read()
-    _, status, used = os.wait4(process.pid, 0)
+    with ended(process, None):
+        said = process.stdout.readline()
+        first = time.monotonic() - began
+        said += process.stdout.read()
+        _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, said.decode()
     return time.monotonic() - began, _cpu(used), first
