@@ -1,22 +1,23 @@
 """`python -m benchmarks.scale --sizes 1 10 100`: whether data stages grow as `gristmill plan --scale` says they do.
 
-`gristmill run --to tokenize` with one worker over corpora of these megabytes, one after the other, in one store. Beside
-the CPU seconds that each stage took stands what the smaller corpora let one predict. The first run compiles the hot
-loops; one before it, which is not counted, does so.
+`gristmill run --to tokenize` with one worker over corpora of these megabytes, one after the other, each in a store of
+its own. Beside the CPU seconds that each stage took stands what the smaller corpora let one predict. A run before the
+first, which is not counted, compiles the hot loops. Text beyond 360 MB exchanges words between documents (corpus.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.corpus_to_tokens.__main__ import lines, to_tokens, written_profile
-from benchmarks.measure import DATA, corpus, environment
+from benchmarks.measure import DATA, Run, corpus, environment, measure
+from benchmarks.memory import REAL, sized
 from flows.commands.scale import corpus_bytes
 from models.growth import LAWS, Measured, fit
+from storage.manifest import Manifest
 from storage.store import Store
 
 
@@ -25,27 +26,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=float, nargs="+", default=[1, 10, 100], help="megabytes of text, ascending")
     parser.add_argument("--data", type=Path, default=DATA, help="where corpora are kept")
+    parser.add_argument("--stores", type=Path, help="a folder in which the stores stay (default: none)")
     options = parser.parse_args()
-    data = options.data.resolve()
-    whole = corpus(data, max(options.sizes))
-    with tempfile.TemporaryDirectory(dir=data) as folder:
-        smallest = corpus(data, min(options.sizes), whole) if len(options.sizes) > 1 else whole
-        run(lines(smallest), Path(folder), "warm")
-        for size in sorted(options.sizes):
-            text = whole if size == max(options.sizes) else corpus(data, size, whole)
-            run(lines(text), Path(folder), "store")
-        report(Store(f"{folder}/store"))
+    data, sizes = options.data.resolve(), sorted(options.sizes)
+    real = corpus(data, REAL)
+    with tempfile.TemporaryDirectory(dir=data) as temporary:
+        folder = options.stores.resolve() if options.stores else Path(temporary)
+        run(lines(sized(data, real, sizes[0])), Path(temporary), Path(temporary, "warm"))
+        manifests: dict[str, Manifest] = {}
+        for size in sizes:
+            text, store = lines(sized(data, real, size)), folder / f"store-{size:g}"
+            taken = run(text, Path(temporary), store)
+            print(
+                f"{size:g} MB: {taken.wall:,.0f} s, {taken.cpu:,.0f} CPU s, peak {taken.peak / 1e6:,.0f} MB", flush=True
+            )
+            manifests |= dict(Store(str(store)).manifests())
+            report(manifests)
 
 
-def run(text: Path, folder: Path, store: str) -> None:
-    """The command over a file of documents."""
-    command = to_tokens(written_profile(text, folder, small=True), folder / store)
-    subprocess.run(command, env=environment(1), check=True, stdout=sys.stderr)
+def run(text: Path, folder: Path, store: Path) -> Run:
+    """The command over a file of documents. A store that is there already is used again."""
+    command = to_tokens(written_profile(text, folder, small=True), store)
+    return measure(["sh", "-c", '"$@" 1>&2 && echo {}', "run", *command], environment(1))
 
 
-def report(store: Store) -> None:
+def report(manifests: Mapping[str, Manifest]) -> None:
     """Predicted beside measured, a row for each stage and size but the smallest."""
-    manifests = dict(store.manifests())
     print("| stage | grows as | MB | CPU s measured | CPU s predicted | predicted / measured | peak MB |")
     print("|---|---|---|---|---|---|---|")
     for stage, law in LAWS.items():
