@@ -41,6 +41,8 @@ def _show_run(console: Console, plan: TrainingPlan) -> None:
         masked = ["attention masked by the sliding window but not skipped"] if plan.computes_hidden else []
         why = " and ".join(recomputed + masked)
         table.add_row("", f"{plan.executed_flops:.3g} FLOPs", f"hardware FLOPs: with {why}")
+    if plan.compiling:
+        table.add_row("compile", "default" if plan.setup.compiled else "off", f"auto: {plan.compiling}")
     if plan.is_new:
         optimal = f"parameters, {_short(tokens)} tokens (Chinchilla's 20 to 1)"
         table.add_row("compute-optimal", _short(parameters), optimal)

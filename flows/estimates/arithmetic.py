@@ -35,6 +35,7 @@ from tasks.pretrain import PretrainConfig
 from tasks.pretrain.base import shape_of_base
 from tasks.pretrain.check import check_computed_by_transformers
 from tasks.pretrain.long_context.extend import extended
+from tasks.pretrain.recipe.compiling import compiling
 from tasks.pretrain.setup import setup_of, trained_share
 from tasks.stage import machine
 from tasks.stage.runtime import Runtime
@@ -70,6 +71,7 @@ class TrainingPlan:
     given_price: bool = False  # by the user, not from the table
     given_share: bool = False  # utilisation, likewise
     measured: bool = False  # the time is the stage's, not from the device's assumed utilisation
+    compiling: str = ""  # what `compile: auto` decides, and why
 
     @property
     def parameters(self) -> int:
@@ -243,7 +245,10 @@ def training_plan(
     steps = config.total_steps(shape)
     tokens = config.samples(steps) * shape.context
     setup = setup_of(config, profile.runtime, cuda=chosen.name != "cpu")
-    setup = replace(setup, trained=trained_share(config, shape))
+    setup, why = replace(setup, trained=trained_share(config, shape)), ""
+    if profile.runtime.pretrain.compile == "auto" and not setup.cuda:
+        pays, why = compiling(config, shape, steps, profile.runtime, cuda=False)
+        setup = replace(setup, compiled=pays)
     try:
         memory = training_memory(shape, setup)
     except ShapeError as error:
@@ -275,6 +280,7 @@ def training_plan(
         given_price=price is not None,
         given_share=utilisation is not None,
         hostfile=hosts if hosts is not None and not Path(hosts).exists() else None,
+        compiling=why,
     )
 
 

@@ -52,15 +52,23 @@ def compiled(kind: str) -> RowKernels:
     """The functions, which compile for a kind of device on their first call. Plain ones, with a warning, if compilation
     fails here. The second number of rows, such as a shorter last chunk's, compiles once more, and then for all numbers.
     """
+    if failure := compiler_failure(kind):
+        logging.getLogger(__name__).warning(
+            "torch.compile fails on this machine: the loss takes several times as long, and more memory. Install a C "
+            "compiler, Python's headers and Triton, which comes with torch on Linux. (%s)",
+            failure,
+        )
+        return PLAIN
+    return RowKernels(torch.compile(statistics), torch.compile(exponentials_))
+
+
+@functools.cache
+def compiler_failure(kind: str) -> str:
+    """How torch.compile fails for a kind of device on this machine, empty if it works."""
     try:
         torch.compile(torch.neg)(torch.zeros(2, device=kind))
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ImportError, OSError, subprocess.SubprocessError) as error:
-        logging.getLogger(__name__).warning(
-            "torch.compile fails on this machine: the loss takes several times as long, and more memory. Install a C "
-            "compiler, Python's headers and Triton, which comes with torch on Linux. (%s)",
-            (str(error) or type(error).__name__).strip().splitlines()[0],
-        )
-        return PLAIN
-    return RowKernels(torch.compile(statistics), torch.compile(exponentials_))
+        return (str(error) or type(error).__name__).strip().splitlines()[0]
+    return ""

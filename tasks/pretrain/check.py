@@ -11,11 +11,11 @@ from tasks.children.devices import check_training_device_here
 from tasks.children.hosts import check_hosts, check_hosts_here, hosts_of
 from tasks.pretrain.config import PretrainConfig
 from tasks.pretrain.insight.settings import check_trackers_here
+from tasks.pretrain.recipe.compiling import PARALLEL
 from tasks.pretrain.setup import check_shares, setup_of
 from tasks.stage.runtime import PretrainRuntime, Runtime
 
 FOLDERS = ("", "file", "local")  # schemes of a store that is a folder
-PARALLEL = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 SPECIAL = frozenset({"muon", "float16", "float8"})  # a profile's choices that need the engine's support
 
 
@@ -77,7 +77,12 @@ def _needs(runtime: PretrainRuntime) -> Iterator[tuple[str, bool, str, str]]:
         "with a pipeline, whose stages pass on whole rows",
         "Set runtime.pretrain.pipeline_parallel to 1, as tensor_parallel and sharding by fsdp combine with it",
     )
-    yield "compile", engine != "deepspeed", "only blocks of ddp and fsdp are compiled", torch_engine
+    yield (
+        "compile",
+        not runtime.compiles or engine != "deepspeed" or runtime.zero_stage == 0,
+        "blocks whose weights or gradients it shards aren't compiled",
+        torch_engine,
+    )
     yield (
         "compile",
         engine == "ddp" or runtime.compile != "reduce-overhead",
@@ -98,7 +103,7 @@ def check_foreign(needs: str, config: PretrainConfig, runtime: PretrainRuntime) 
     """Raises ConfigError for a setting that needs our own decoder, which `needs` says and why it isn't there."""
     needed = {
         **{f"runtime.pretrain.{name}": getattr(runtime, name) > 1 for name in PARALLEL},
-        "runtime.pretrain.compile": runtime.compile != "off",
+        "runtime.pretrain.compile": runtime.compiles,
         "pretrain.precision float8": config.precision == "float8",
         "pretrain.isolate_documents": config.isolate_documents,
         "pretrain.optimizer muon": config.adapter is not None and config.optimizer == "muon",

@@ -40,7 +40,7 @@ def setup_of(config: PretrainConfig, runtime: Runtime, *, cuda: bool) -> Setup:
             copies_states=chosen.async_checkpoints == "on"
             or (chosen.async_checkpoints == "auto" and cuda and chosen.engine != "deepspeed"),
             averages=(config.ema_decay is not None) + (config.average is not None),
-            compiled=chosen.compile != "off",
+            compiled=chosen.compiles,
             cuda=cuda,
         )
     except ShapeError as error:

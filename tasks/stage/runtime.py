@@ -216,9 +216,10 @@ class PretrainRuntime(RuntimeGroup):
         description="activation checkpointing: full recomputes every block (a third more compute, far less memory), "
         "selective keeps the outputs of matrix products",
     )
-    compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = Field(
-        "off",
-        description="torch.compile mode of each block (engine ddp or fsdp). reduce-overhead uses CUDA graphs, for "
+    compile: Literal["auto", "off", "default", "reduce-overhead", "max-autotune"] = Field(
+        "auto",
+        description="torch.compile mode of each block (engine ddp, fsdp, or deepspeed with zero_stage 0). auto: "
+        "default on a CPU, for trainings so long that it pays, and off on a GPU. reduce-overhead uses CUDA graphs, for "
         "small models on a GPU (ddp only)",
     )
     async_checkpoints: Literal["auto", "on", "off"] = Field(
@@ -248,6 +249,11 @@ class PretrainRuntime(RuntimeGroup):
         "again at each new checkpoint",
     )
     hang_minutes: float = Field(30, gt=0, description="end and restart a run whose step takes longer than this")
+
+    @property
+    def compiles(self) -> bool:
+        """Whether blocks are compiled, however short the training is."""
+        return self.compile not in ("auto", "off")
 
 
 class PosttrainRuntime(RuntimeGroup):

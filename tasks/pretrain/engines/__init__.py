@@ -22,8 +22,11 @@ An engine changes how a step is computed, never what: losses are the same up to 
 
 from __future__ import annotations
 
+from models.kernels.row_kernels import compiler_failure
+from tasks.children.child import emit
 from tasks.pretrain.check import check_engine
 from tasks.pretrain.engines.base import Engine, MicroBatch
+from tasks.pretrain.recipe.compiling import compiling
 from tasks.pretrain.spec import TrainSpec
 from tasks.pretrain.world import World
 
@@ -36,6 +39,8 @@ def open_engine(spec: TrainSpec, world: World) -> Engine:
     Raises ConfigError for settings that the engine does not support.
     """
     check_engine(spec.runtime.pretrain)
+    if spec.runtime.pretrain.compile == "auto":
+        spec = _with_compile(spec, world)
     if spec.runtime.pretrain.engine == "deepspeed":
         from tasks.pretrain.engines.deepspeed import DeepSpeedEngine
 
@@ -51,3 +56,17 @@ def open_engine(spec: TrainSpec, world: World) -> Engine:
     from tasks.pretrain.engines.ddp import DdpEngine
 
     return DdpEngine(spec, world)
+
+
+def _with_compile(spec: TrainSpec, world: World) -> TrainSpec:
+    """The spec with auto decided, which is said if it compiles."""
+    cuda = world.device.type == "cuda"
+    pays, why = compiling(spec.config, spec.trained_shape, spec.steps, spec.runtime, cuda=cuda)
+    if pays:
+        failure = compiler_failure(world.device.type)
+        if world.reports:
+            fails = f"the blocks aren't compiled: torch.compile fails on this machine ({failure})"
+            emit(note=fails if failure else f"compiling the blocks: {why}")
+        pays = not failure
+    chosen = spec.runtime.with_changes("pretrain", compile="default" if pays else "off")
+    return spec.model_copy(update={"runtime": chosen})

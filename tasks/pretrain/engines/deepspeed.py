@@ -29,6 +29,7 @@ from storage.errors import TrainingError
 from tasks.pretrain.config import AVERAGES
 from tasks.pretrain.engines.base import Engine, MicroBatch
 from tasks.pretrain.engines.initialise import allocate, empty_decoder, initial_weights, whole_sizes
+from tasks.pretrain.engines.native import compile_blocks
 from tasks.pretrain.engines.universal import Topology, convert, load_whole
 from tasks.pretrain.recipe.optimizers import new_optimizer, set_learning_rate
 from tasks.pretrain.spec import TrainSpec
@@ -53,6 +54,8 @@ class DeepSpeedEngine(Engine):
         model = self._empty_model()
         self.sizes = dict(whole_sizes(self.spec.shape))
         self._initialise(model)
+        if spec.runtime.pretrain.compiles:
+            compile_blocks(model, spec.runtime.pretrain.compile)
         optimizer = new_optimizer(self.config, model, self.sizes)
         self.topology = Topology(
             self.zero_stage, world.size if self.zero_stage else 0, str(self.weight_dtype), _names(model, optimizer)

@@ -63,7 +63,7 @@ class NativeEngine(Engine):
             shard_model(cast(Transformer, self.model), self.mesh["tensor"])
         if self.context_parallel > 1:
             self._share_context(parts)
-        if runtime.pretrain.compile != "off":
+        if runtime.pretrain.compiles:
             compile_blocks(self.model, runtime.pretrain.compile)
         self.parameters: dict[str, tuple[nn.Parameter, ShardLayout]] = {}
         self.module = self.parallelize()

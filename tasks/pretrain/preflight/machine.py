@@ -121,9 +121,7 @@ def device(bench: Bench) -> Check:
     cuda = world.device.type == "cuda"
     name = torch.cuda.get_device_name(world.device) if cuda else "CPU"
     bf16 = has_bfloat16() if cuda else torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return judge_device(
-        name, precision(spec, world), cuda=cuda, bf16=bf16, compiled=spec.runtime.pretrain.compile != "off"
-    )
+    return judge_device(name, precision(spec, world), cuda=cuda, bf16=bf16, compiled=spec.runtime.pretrain.compiles)
 
 
 def judge_device(name: str, chosen: str, *, cuda: bool, bf16: bool, compiled: bool) -> Check:

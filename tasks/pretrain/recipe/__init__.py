@@ -1,1 +1,1 @@
-"""The recipe of a run: optimizers, learning-rate schedule, precision, and the size of a forward pass."""
+"""The recipe of a run: optimizers, learning-rate schedule, precision, the size of a forward pass, compiled or not."""

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import HashStore
 
 from models.presets import derive
 from tasks.pretrain import PretrainConfig
-from tasks.pretrain.engines import MicroBatch
+from tasks.pretrain.engines import Engine, MicroBatch
 from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.loader.batch import Batch, isolate
 from tasks.pretrain.spec import TrainSpec
@@ -86,9 +86,7 @@ def micro_batches(batch: Batch, size: int) -> list[MicroBatch]:
     ]
 
 
-def train(
-    engine: DdpEngine, steps: range, *, rate: float = 0.01, micro: int = 8, isolated: bool = False
-) -> list[float]:
+def train(engine: Engine, steps: range, *, rate: float = 0.01, micro: int = 8, isolated: bool = False) -> list[float]:
     """The losses of some steps."""
     return [engine.step(micro_batches(rows(step, isolated=isolated), micro), rate)[0].item() for step in steps]
 

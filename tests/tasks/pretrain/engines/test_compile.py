@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from storage.errors import ConfigError
+from tasks.pretrain import engines
 from tasks.pretrain.engines import open_engine
 from tasks.pretrain.engines.ddp import DdpEngine
 from tasks.pretrain.engines.native import COMPILE_MODES
@@ -23,9 +24,20 @@ from tasks.pretrain.insight.probe import probe
 from tasks.pretrain.loader.batch import shorten
 from tasks.stage.runtime import PretrainRuntime
 from tests.runtimes import runtime_of
-from tests.tasks.pretrain.one_process import ALONE, MODEL, micro_batches, one_process, rows, spec_of, train, weights_of
+from tests.tasks.pretrain.one_process import (
+    ALONE,
+    MODEL,
+    micro_batches,
+    one_process,
+    open_ddp,
+    rows,
+    spec_of,
+    train,
+    weights_of,
+)
 
 __all__ = ["one_process"]  # the fixture
+LONG = 10**9  # steps
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +75,7 @@ def test_compiled_blocks_learn_what_others_learn(how: str, recompute: str) -> No
 
 
 def test_every_choice_is_one_of_torchs_modes() -> None:
-    assert set(COMPILE_MODES) == set(get_args(PretrainRuntime.model_fields["compile"].annotation)) - {"off"}
+    assert set(COMPILE_MODES) == set(get_args(PretrainRuntime.model_fields["compile"].annotation)) - {"auto", "off"}
     assert {mode for mode in COMPILE_MODES.values() if mode} <= set(torch._inductor.list_mode_options())
 
 
@@ -108,6 +120,21 @@ def test_what_nothing_is_learned_from_is_not_compiled_and_shows_its_attention() 
     entropies, _ = probe(engine.model, ids_BT, None)
     assert len(entropies) == len(engine.model.blocks)
     assert not torch._dynamo.utils.counters["stats"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "failure", "chosen"), [(1, "", "off"), (LONG, "", "default"), (LONG, "no compiler", "off")]
+)
+@pytest.mark.parametrize("engine", ["ddp", "deepspeed"])
+def test_auto_compiles_long_trainings(
+    engine: str, steps: int, failure: str, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "compiler_failure", lambda kind: failure)
+    monkeypatch.setenv("LOCAL_RANK", "0")  # for DeepSpeed
+    opened = open_engine(spec_of(engine=engine).model_copy(update={"steps": steps}), ALONE)
+    assert train(opened, range(1, 3)) == pytest.approx(train(open_ddp(), range(1, 3)), abs=1e-5)
+    assert opened.spec.runtime.pretrain.compile == chosen
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == (chosen == "default")
 
 
 def test_cuda_graphs_find_each_gradient_where_it_was() -> None:

@@ -329,7 +329,8 @@ def test_what_cant_be_shared_is_refused_by_name(refused: dict[str, Any], results
     "runtime",
     [
         {"engine": "deepspeed", "tensor_parallel": 2},
-        {"engine": "deepspeed", "compile": "default"},
+        {"engine": "deepspeed", "compile": "default", "zero_stage": 1},
+        {"engine": "deepspeed", "compile": "reduce-overhead"},
         {"engine": "deepspeed", "offload": "optimizer"},
         {"engine": "fsdp", "pipeline_parallel": 2},
         {"engine": "deepspeed", "context_parallel": 2},
