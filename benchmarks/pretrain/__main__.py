@@ -3,9 +3,10 @@ machine's peak.
 
 All train a model of the same shape on the same ids, in float32, with fused AdamW and gradient clipping, batches of
 8 × 256 tokens, in the environment of our training child (its allocator settings and threads). Each run is a new
-process; sides take turns; figures are medians. Start-up and the first steps are not counted. LLaMA's shape is compared
-with transformers' Trainer and litgpt (in the peers' environment), eager and compiled; GPT-2's with a plain loop over a
-plain module. `of peak` is the share of the matrix-product peak, measured at the start of our runs, by model FLOPs.
+process; sides take turns; figures are medians. Start-up and the first steps are not counted. On a busy machine only the
+CPU time of one thread says something. LLaMA's shape is compared with transformers' Trainer and litgpt (in the peers'
+environment), eager and compiled; GPT-2's with a plain loop over a plain module. `mfu_measured` is the share of the
+matrix-product peak, measured at the start of our runs, by model FLOPs.
 
 The ids are the training ids of the profile `tiny` with a smaller vocabulary; its data stages run first, once.
 """
@@ -83,16 +84,22 @@ def _compare(name: str, tasks: list[Task], runs: int) -> None:
         f"\n{platform.machine()}, {first.threads} threads, {first.family}, {count_parameters(shape):,} parameters, "
         f"batch {BATCH} × {CONTEXT}, measured peak {peak / 1e9:,.0f} GFLOP/s, medians of {runs}\n"
     )
-    print("| side | tokens a second | gristmill / it | mfu_measured | peak memory (MB) | loss |")
-    print("|---|---|---|---|---|---|")
-    seconds = {side: statistics.median(run["seconds"] for run in found) for side, found in taken.items() if found}
+    print(
+        "| side | tokens a second | gristmill / it | CPU ms a step | by CPU | mfu_measured | peak memory (MB) | loss |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    seconds, cpu = (
+        {side: statistics.median(run[kind] for run in found) for side, found in taken.items() if found}
+        for kind in ("seconds", "cpu")
+    )
     for side, took in seconds.items():
         speed = BATCH * CONTEXT / took
         memory = statistics.median(run["peak"] for run in taken[side]) / 1e6
         loss = statistics.median(run["loss"] for run in taken[side])
         print(
-            f"| {side} | {speed:,.0f} | {took / seconds[first.side]:.2f} | {speed * flops_per_token(shape) / peak:.1%} "
-            f"| {memory:,.0f} | {loss:.3f} |",
+            f"| {side} | {speed:,.0f} | {took / seconds[first.side]:.2f} | {1000 * cpu[side]:,.0f} "
+            f"| {cpu[side] / cpu[first.side]:.2f} | {speed * flops_per_token(shape) / peak:.1%} | {memory:,.0f} "
+            f"| {loss:.3f} |",
             flush=True,
         )
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
+import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from benchmarks.pretrain.sizes import Task
+from benchmarks.pretrain.sizes import WARM, Task
 
 Train = Callable[[Task], dict[str, float]]
 
@@ -19,9 +23,14 @@ def answer(train: Train) -> None:
 
 
 def measured(train: Train, task: Task) -> dict[str, float]:
-    """What a task measures with its number of threads, and the peak bytes of the device's memory, or this process's."""
+    """What a task measures with its number of threads, the median CPU seconds of a step, from one call of the optimizer
+    to the next, and the peak bytes of the device's memory, or this process's."""
     torch.set_num_threads(task.threads)
+    ends: list[float] = []
+    hook = register_optimizer_step_post_hook(lambda *_: ends.append(time.process_time()))
     found = train(task)
+    hook.remove()
+    found["cpu"] = statistics.median(end - begin for begin, end in pairwise(ends[WARM - 1 :]))
     if task.device == "cuda":
         peak = torch.cuda.max_memory_allocated()
     else:

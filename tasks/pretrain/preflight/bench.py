@@ -43,10 +43,12 @@ class Bench:
         return self.shortened(fewer, rows=ROWS, batch=ROWS * PARTS * self.world.size)
 
     def shortened(self, spec: TrainSpec, *, rows: int, batch: int) -> TrainSpec:
-        """The spec with micro-batches of `rows` and this global batch, without warmups of batch and context."""
+        """The spec with micro-batches of `rows` and this global batch, without warmups of batch and context, and with
+        nothing compiled that only a whole training repays."""
         whole = {"global_batch": batch, "context_warmup_steps": 0, "batch_warmup_steps": 0}
         config = spec.config.model_copy(update=whole)
-        runtime = spec.runtime.with_changes("pretrain", micro_batch=rows)
+        compiled = "off" if spec.runtime.pretrain.compile == "auto" else spec.runtime.pretrain.compile
+        runtime = spec.runtime.with_changes("pretrain", micro_batch=rows, compile=compiled)
         return spec.model_copy(update={"config": config, "runtime": runtime})
 
     @property

@@ -67,6 +67,11 @@ def test_the_other_families_pass_too(
         assert check(bench).state == "passed", check(bench)
 
 
+def test_nothing_is_compiled_that_only_a_whole_training_repays(spec: TrainSpec, world: World, tmp_path: Path) -> None:
+    long = spec.model_copy(update={"steps": 10**9})
+    assert fresh(long, world, tmp_path).engine.spec.runtime.pretrain.compile == "off"
+
+
 def test_a_large_model_is_tried_with_fewer_layers(spec: TrainSpec, world: World, tmp_path: Path) -> None:
     large = make_spec(spec.scratch.parent, model={**MODEL, "depth": 64, "width": 512, "heads": 8, "kv_heads": 8})
     bench = fresh(large, world, tmp_path)
