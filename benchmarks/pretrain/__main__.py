@@ -85,7 +85,7 @@ def _compare(name: str, tasks: list[Task], runs: int) -> None:
         f"batch {BATCH} × {CONTEXT}, measured peak {peak / 1e9:,.0f} GFLOP/s, medians of {runs}\n"
     )
     print(
-        "| side | tokens a second | gristmill / it | CPU ms a step | by CPU | mfu_measured | peak memory (MB) | loss |"
+        "| side | tokens a second | gristmill / it | least CPU ms | by CPU | mfu_measured | peak memory (MB) | loss |"
     )
     print("|---|---|---|---|---|---|---|---|")
     seconds, cpu = (

@@ -14,12 +14,11 @@ from models.presets import ModelShape, Shape, flops_per_token
 from storage.units import duration
 from tasks.children.hosts import hosts_of
 from tasks.pretrain.config import PretrainConfig
-from tasks.stage import machine
 from tasks.stage.runtime import Runtime
 
 SECONDS = 60.0  # to compile, with torch's import of its compiler: 20 to 110 CPU seconds were measured
 GAIN = 0.05  # of a step's time: 5 to 9 % were measured, from 1.3M to 16M parameters
-SPEED = 45e9  # FLOP/s of a core in training
+SPEED = 45e9  # FLOP/s of a thread in training
 PARALLEL = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 
 
@@ -34,8 +33,8 @@ def compiling(config: PretrainConfig, shape: Shape, steps: int, runtime: Runtime
     """Whether to compile a training of `steps`, by a shape with the context of its sequences."""
     if obstacle := _obstacle(config, shape, runtime, cuda=cuda):
         return Compiling(False, obstacle)
-    cores = min(runtime.rank_threads * runtime.training.processes, machine.cores()) * (hosts_of(runtime.training) or 1)
-    seconds = flops_per_token(shape) * config.samples(steps) * shape.context / (SPEED * cores)
+    threads = runtime.rank_threads * runtime.training.processes * (hosts_of(runtime.training) or 1)
+    seconds = flops_per_token(shape) * config.samples(steps) * shape.context / (SPEED * threads)
     saved = GAIN * seconds
     estimate = f"about {duration(saved)} of {duration(seconds)}, and compiling takes up to {duration(SECONDS)}"
     if saved > SECONDS:
