@@ -2,9 +2,9 @@
 
 Both sides ask the same model the same questions of six kinds, by the harness's definitions, from data of an installed
 package: choices after five examples, long choices, a single letter, pages, and answers in text. What differs is how the
-model is run: ours in packed rows, the harness's HFLM in padded batches. Each side measures in a process of its own, of
-which the time of the questions alone counts, not that of imports and of opening the model; told are medians of the
-runs, and the largest difference of a metric.
+model is run: ours in packed rows, the harness's HFLM in padded batches. Each side measures in a process of its own,
+ours in the environment of the stage's child. The time of the questions counts, with what a side makes of the opened
+model, not that of imports and of opening it. Told are medians of the runs, and the largest difference of a metric.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import ROOT, Run, end_as_interrupted, environment, measure, median
+from tasks.children.environment import training_environment
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.harness.config import HarnessSource
+from tasks.stage.runtime import ComputeRuntime
 
 SIDES = ("harness", "Gristmill")
 LETTERS = "ABCDEFGH"
@@ -66,6 +68,8 @@ def _compare(options: argparse.Namespace, task: str, folder: str) -> None:
         for side in SIDES:
             command = [sys.executable, "-m", "benchmarks.evaluate.peers", str(options.model.resolve()), *asked]
             variables = environment(options.threads) | {"PYTHONPATH": str(ROOT.parent), "HF_HUB_OFFLINE": "1"}
+            if side == "Gristmill":
+                variables = training_environment(ComputeRuntime(threads=options.threads, device="cpu")) | variables
             runs[side].append(measure([*command, "--side", side, task, folder], variables))
     metrics = [runs[side][0].result["metrics"] for side in SIDES]
     apart = max(abs(value - metrics[1][name]) for name, value in metrics[0].items())
@@ -91,6 +95,7 @@ def _measured(options: argparse.Namespace, side: str, task: str, folder: Path) -
 
     torch.set_num_threads(options.threads)
     model, tokenizer = load_pretrained(options.model).eval(), load_tokenizer(options.model)
+    start = time.process_time()
     lm: Any = (
         PackedModel(model, tokenizer, options.batch_size)
         if side == "Gristmill"
@@ -98,6 +103,7 @@ def _measured(options: argparse.Namespace, side: str, task: str, folder: Path) -
             pretrained=model, tokenizer=tokenizer, batch_size=options.batch_size, max_length=context_of(model.config)
         )
     )
+    made = time.process_time() - start
     config = ScoreConfig(task=task, **ASKED[task])
     defined = folder / task / DEFINITION
     with serving(saved(folder / task / DATA)), undescribed():
@@ -112,7 +118,7 @@ def _measured(options: argparse.Namespace, side: str, task: str, folder: Path) -
             gen_kwargs=config.generation or None,
             bootstrap_iters=0,
         )
-        seconds = time.process_time() - start
+        seconds = made + time.process_time() - start
     metrics = {key: value for key, value in measured["results"][task].items() if isinstance(value, float)}
     return {"seconds": seconds, "metrics": metrics}
 
@@ -156,7 +162,7 @@ def _rows(task: str, items: int) -> Iterator[dict[str, Any]]:
                 "right": row["choices"]["label"].index(row["answerKey"]),
             }
     elif task == "wikitext":
-        for row in _arrow("boolq/none/validation")[:items]:
+        for row in _arrow("boolq/none/validation").slice(0, items).to_pylist():
             yield {"page": row["passage"]}
     else:
         with gzip.open(next(_file("oe_eval_tasks/gsm8k").rglob("requests.jsonl.gz")), "rt", encoding="utf-8") as lines:

@@ -3,6 +3,7 @@
 attention.py       what each token may see, and the kernel for that
 blocks.py          attention within documents by FlexAttention
 exchange.py        attention of tokens that several processes hold
+packed_linear.py   linear layers of inference on a CPU, in oneDNN's own order of weights
 cross_entropy.py   the output layer's loss with its gradients, without the logits of a batch
 experts.py         a router and its experts, in place of a feed-forward layer
 grouped.py         products of groups of rows with a matrix each

@@ -16,7 +16,7 @@ RELEASED = (
     Mutant(
         name="rows-see-each-other",
         about="evaluate: choices that are packed into one row see each other",
-        path="tasks/evaluate/score/packed.py",
+        path="tasks/evaluate/score/forward/packed.py",
         before="(place_T[None, :] <= place_T[:, None]) & (place_T[:, None] < ends_T[None, :])",
         after="(place_T[None, :] <= place_T[:, None]) & (place_T[:, None] <= ends_T[None, :])",
         fails=("tests/tasks/evaluate/test_packed.py::test_each_sequence_stands_in_one_row_and_sees_itself_alone",),
@@ -24,7 +24,7 @@ RELEASED = (
     Mutant(
         name="padding-before-examples",
         about="evaluate: the examples that prompts share are padded before, where their positions shift",
-        path="tasks/evaluate/score/shared_prefix.py",
+        path="tasks/evaluate/score/forward/shared_prefix.py",
         before="ids = [[*shared, *[0] * (width - len(row)), *row[length:]] for row in rows]",
         after="ids = [[*[0] * (width - len(row)), *shared, *row[length:]] for row in rows]",
         fails=("tests/tasks/evaluate/test_shared_prefix.py::test_padding_moves_behind_what_is_shared",),

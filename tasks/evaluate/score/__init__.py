@@ -5,8 +5,7 @@ stage.py          the stage, in which one child measures all benchmarks of a mod
 run.py            the child: lm-evaluation-harness in process
 model.py          a model of transformers for the harness
 encoding.py       conversations whose text can't become control tokens
-packed.py         many sequences in one row, with a common beginning only once
-shared_prefix.py  the same for prompts that are answered in text
+forward/          how it is computed
 open_model.py     opens a folder, of whichever kind of model
 llama.py          a GGUF file for the harness, by llama.cpp
 hosted_model.py  an endpoint for the harness

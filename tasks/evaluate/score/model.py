@@ -3,29 +3,34 @@ answers generated after the common beginning of prompts.
 
 The harness itself pads a batch to its longest sequence, and computes the text of a question once for each of its
 choices, examples once for each question, and the logits of every position. The results here are the same to rounding
-(1e-6 nats), which is proved on the first row and the first batch of each model. If that fails, or the model's attention
-isn't plain (sliding windows, soft-capped logits), the harness's own computation is used.
+(1e-6 nats). LLaMA and its kin are computed on a CPU by a decoder of ours (`forward/decoder.py`), which is proved when
+the model is opened, and their greedy answers as in `forward/greedy.py`. Others are proved on the first row and the
+first batch. If that fails, or the model's attention isn't plain (sliding windows, soft-capped logits), the harness's
+own computation is used.
 
 Shapes: T tokens of a row, K of them with needed logits, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
-from lm_eval.models.utils import normalize_gen_kwargs
+from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from models.kernels.virtual_tokens import virtual_tokens
 from models.pretrained import context_of
+from models.runtimes.greedy import ends_of
 from storage.errors import ConfigError, OutOfMemory
 from tasks.evaluate.score.encoding import ChatEncoding
-from tasks.evaluate.score.packed import Row, rows_of
-from tasks.evaluate.score.shared_prefix import Batch, Beginnings
+from tasks.evaluate.score.forward.decoder import Decoder, RowAttention, decoder_of
+from tasks.evaluate.score.forward.greedy import Ends, Prompt, greedy_answers, is_greedy, is_plain
+from tasks.evaluate.score.forward.packed import Row, rows_of
+from tasks.evaluate.score.forward.shared_prefix import Batch, Beginnings
 from tasks.training.recovery.out_of_memory import in_halves
 
 if TYPE_CHECKING:
@@ -33,8 +38,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 TOKENS = {"cpu": 2048, "cuda": 8192}  # maximum of a row whose sequences share a beginning
-UNRELATED = {"cpu": 384, "cuda": 4096}  # maximum of any other row, as more would only be masked
+UNRELATED = {"cpu": 512, "cuda": 4096}  # maximum of any other row, as more would only be masked
 MOST_LOGITS = 1 << 27  # of a row: twice 0.5 GB in float32
+LOGITS = 128  # tokens whose logits a CPU computes at a time, to find them again in its caches
 NEAR = 1e-3  # nats of rounding allowed in a sequence of a few hundred tokens
 PROVED = 4  # sequences of the first row, and prompts of the first batch
 USUAL_TOKENS = 256  # the harness's default length of an answer
@@ -50,6 +56,7 @@ class PackedModel(ChatEncoding, HFLM):
         super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, max_length=context)
         self.packs = _plain_attention(model)
         self.proved = False
+        self.decoder = decoder_of(model) if self.packs else None
         self.beginnings = Beginnings(model)
         # Whether answers may follow a shared beginning. None: not proved yet. Generation would cut off virtual tokens
         self.shares: bool | None = False if virtual_tokens(model.config) else None
@@ -65,7 +72,7 @@ class PackedModel(ChatEncoding, HFLM):
         most = min(TOKENS[self.device.type], MOST_LOGITS // int(self.model.config.vocab_size))
         for row in rows_of(inputs, most, min(most, UNRELATED[self.device.type])):
             packed = self._answers(row, [requests[number][2] for number in row.paths])
-            if not self.proved:
+            if not self.proved and self.decoder is None:
                 self.proved = True
                 few = list(row.paths)[:PROVED]
                 padded = self._padded([requests[number] for number in few])
@@ -81,10 +88,32 @@ class PackedModel(ChatEncoding, HFLM):
         return room_for(self.max_length)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """The harness's own answers, after a check that they fit into the context."""
+        """The answers, after a check that they fit into the context: the harness's own, or greedy ones of a decoder."""
         check_room(requests, self.max_gen_toks, self.max_length)
+        if (
+            self.decoder is not None
+            and is_plain(self.model)
+            and all(is_greedy(request.args[1]) for request in requests)
+        ):
+            return self._greedy(self.decoder, requests)
         answers: list[str] = super().generate_until(requests, disable_tqdm=disable_tqdm)
         return answers
+
+    def _greedy(self, decoder: Decoder, requests: list[Instance]) -> list[str]:
+        eos, ends = self.tok_decode(self.eot_token_id, skip_special_tokens=False), ends_of(self.model, self.tokenizer)
+        prompts, stops = [], []
+        for request in requests:
+            text, generation = request.args
+            normal: Any = normalize_gen_kwargs(generation, self.max_gen_toks)
+            stops.append(handle_stop_sequences(normal["until"], eos))
+            room = normal["max_gen_toks"]
+            (ids,), _ = self.tok_batch_encode([text], left_truncate_len=self.max_length - room)
+            prompts.append(Prompt(ids.tolist() or [self.prefix_token_id], room, Ends(self.tokenizer, ends, stops[-1])))
+        found = greedy_answers(decoder, prompts, self.batch_size)
+        return [
+            postprocess_generated_text(self.tok_decode(ids), stop, think_end_token=None)
+            for ids, stop in zip(found, stops, strict=True)
+        ]
 
     def _model_generate(
         self, context: Tensor, max_length: int, stop: list[str], *, attention_mask: Tensor, **more: Any
@@ -164,24 +193,37 @@ class PackedModel(ChatEncoding, HFLM):
         place = {node: number for number, node in enumerate(nodes)}
         rows = torch.tensor([place[node] for node, _ in targets], device=device)
         ids = torch.tensor([id for _, id in targets], device=device)
-        output: Any = self.model(
+        values, right = torch.empty(len(ids), dtype=torch.double), torch.empty(len(ids), dtype=torch.bool)
+        start = 0
+        for logits_KV in self._logits(row, nodes):
+            # As the harness does, although on a CPU torch's log_softmax is about 1e-5 above the more exact logsumexp
+            logs_KV = logits_KV.float().log_softmax(1)
+            here = ((rows >= start) & (rows < start + len(logs_KV))).nonzero()[:, 0]
+            values[here] = logs_KV[rows[here] - start, ids[here]].double().cpu()
+            right[here] = (logs_KV.argmax(1)[rows[here] - start] == ids[here]).cpu()
+            start += len(logs_KV)
+        answers, start = [], 0
+        for after in follows:
+            end = start + len(after)
+            answers.append((values[start:end].sum().item(), bool(right[start:end].all())))
+            start = end
+        return answers
+
+    def _logits(self, row: Row, nodes: Sequence[int]) -> Iterator[Tensor]:
+        """The logits of some nodes, in parts (K, V)."""
+        if self.decoder is not None:
+            states_KC = self.decoder(row.ids, row.depths, RowAttention(self.decoder, row.mask(), nodes), nodes)
+            yield from map(self.decoder.logits, states_KC.split(LOGITS))
+            return
+        device, model = self.device, self.model
+        output: Any = model(
             input_ids=torch.tensor([row.ids], device=device),
             position_ids=torch.tensor([row.depths], device=device),
             attention_mask=torch.from_numpy(row.mask()).to(device)[None, None],
             use_cache=False,
             logits_to_keep=torch.tensor(nodes, device=device),
         )
-        # As the harness does, although on a CPU torch's log_softmax is about 1e-5 above the more exact logsumexp
-        logs_KV = output.logits[0].float().log_softmax(1)
-        best_K = logs_KV.argmax(1)
-        values = logs_KV[rows, ids].double().tolist()
-        best = (best_K[rows] == ids).tolist()
-        answers, start = [], 0
-        for after in follows:
-            end = start + len(after)
-            answers.append((sum(values[start:end]), all(best[start:end])))
-            start = end
-        return answers
+        yield output.logits[0]
 
 
 def _positions(mask_BT: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ def _where(task: Artifact, name: str) -> Path:
     return folder if folder.is_dir() else task.path / f"{name}.jsonl"
 
 
-@stage(version=4, part_of="evaluate", runtime=("compute", "endpoint"), together=_together)
+@stage(version=5, part_of="evaluate", runtime=("compute", "endpoint"), together=_together)
 def score(config: ScoreConfig, model: Artifact, task: Artifact, out: Output) -> None:
     """Score a model in a benchmark by lm-evaluation-harness and its definition of the task.
 

@@ -21,8 +21,8 @@ from transformers import (
 )
 
 from models.tokenizer import load_tokenizer
+from tasks.evaluate.score.forward.packed import Row, rows_of
 from tasks.evaluate.score.model import PackedModel
-from tasks.evaluate.score.packed import Row, rows_of
 from tests.tasks.tiny_model import make_model
 
 SIZES = {
@@ -146,7 +146,7 @@ def spy(packed: PackedModel, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
 
 def test_a_model_that_rows_would_change_is_asked_the_harnesss_way(tmp_path: Path) -> None:
     make_model(tmp_path)
-    tokenizer, model = load_tokenizer(tmp_path), models(tmp_path)["llama"]
+    tokenizer, model = load_tokenizer(tmp_path), models(tmp_path)["gpt2"]
     forward = model.forward
 
     def shifted(*args: object, **given: object) -> object:

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from models.tokenizer import load_tokenizer
 from storage.errors import OutOfMemory
+from tasks.evaluate.score.forward.shared_prefix import Beginnings
 from tasks.evaluate.score.model import PackedModel
-from tasks.evaluate.score.shared_prefix import Beginnings
 from tests.tasks.evaluate.test_packed import CONTEXT, models
 from tests.tasks.tiny_model import make_model
 
@@ -38,7 +38,7 @@ def answers(lm: Any, asked: list[str], **more: Any) -> list[str]:
     return lm.generate_until(requests, disable_tqdm=True)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "mistral"])
+@pytest.mark.parametrize("kind", ["gpt2", "mistral"])
 @pytest.mark.parametrize("more", [{}, {"do_sample": True, "temperature": 1.0}])
 def test_answers_are_the_harnesss_own(
     kind: str, more: dict[str, Any], known: tuple[dict[str, PreTrainedModel], Any]
@@ -65,7 +65,7 @@ def test_examples_are_computed_once_for_all_batches(
 
     monkeypatch.setattr(Beginnings, "_compute", compute)
     models, tokenizer = known
-    lm = PackedModel(models["llama"], tokenizer, batch_size=4)
+    lm = PackedModel(models["gpt2"], tokenizer, batch_size=4)
     answers(lm, prompts(12))
     assert len(computed) == 1
     assert computed[0] >= 20
@@ -77,9 +77,9 @@ def test_where_the_proof_fails_the_harnesss_way_is_taken(
     known: tuple[dict[str, PreTrainedModel], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models, tokenizer = known
-    expected = answers(PackedModel(models["llama"], tokenizer, batch_size=4), prompts(6))
+    expected = answers(PackedModel(models["gpt2"], tokenizer, batch_size=4), prompts(6))
     monkeypatch.setattr(PackedModel, "_next_is_the_same", lambda *_: False)
-    lm = PackedModel(models["llama"], tokenizer, batch_size=4)
+    lm = PackedModel(models["gpt2"], tokenizer, batch_size=4)
     assert answers(lm, prompts(6)) == expected
     assert lm.shares is False
 
@@ -113,7 +113,7 @@ def test_a_batch_that_is_too_large_is_answered_in_halves(
     known: tuple[dict[str, PreTrainedModel], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models, tokenizer = known
-    expected = answers(PackedModel(models["llama"], tokenizer, batch_size=2), prompts(7))
+    expected = answers(PackedModel(models["gpt2"], tokenizer, batch_size=2), prompts(7))
     before, sizes = PackedModel._generated, list[int]()
 
     def generated(lm: PackedModel, context: Tensor, *given: Any, **more: Any) -> Tensor:
@@ -123,7 +123,7 @@ def test_a_batch_that_is_too_large_is_answered_in_halves(
         return before(lm, context, *given, **more)
 
     monkeypatch.setattr(PackedModel, "_generated", generated)
-    assert answers(PackedModel(models["llama"], tokenizer, batch_size=7), prompts(7)) == expected
+    assert answers(PackedModel(models["gpt2"], tokenizer, batch_size=7), prompts(7)) == expected
     assert sizes == [7, 3, 1, 2, 4, 2, 2]
 
 
@@ -136,4 +136,4 @@ def test_a_prompt_that_is_too_large_alone_is_told(
     models, tokenizer = known
     monkeypatch.setattr(PackedModel, "_generated", generated)
     with pytest.raises(OutOfMemory, match="doesn't fit into memory"):
-        answers(PackedModel(models["llama"], tokenizer, batch_size=2), prompts(2))
+        answers(PackedModel(models["gpt2"], tokenizer, batch_size=2), prompts(2))
