@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.corpus_to_tokens.__main__ import lines, to_tokens, written_profile
 from benchmarks.measure import DATA, Run, corpus, environment, measure
 from benchmarks.memory import REAL, sized
-from flows.commands.scale import corpus_bytes
+from flows.commands.scale import corpus_bytes, in_corpus
 from models.growth import LAWS, Measured, fit
 from storage.manifest import Manifest
 from storage.store import Store
@@ -60,7 +60,10 @@ def report(manifests: Mapping[str, Manifest]) -> None:
         taken = [Measured(text, manifest.facts["cpu_seconds"]) for text, manifest in found]
         sample = made[0].payload.config.get("sample_bytes_per_source", 1e18) if made else 1e18
         for number, (text, seconds) in enumerate(taken):
-            told = fit(law, taken[:number], sample).seconds(text) if number else None
+            told = None
+            if number:
+                limit = in_corpus(sample, *found[number - 1])
+                told = fit(law, taken[:number], limit).seconds(text)
             shown = "| | " if told is None else f"| {told:,.1f} | {told / seconds:.2f} "
             peak = found[number][1].facts["peak_memory_bytes"] / 1e6
             print(f"| {stage} | {law} | {text / 1e6:,.1f} | {seconds:,.1f} {shown}| {peak:,.0f} |")

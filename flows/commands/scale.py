@@ -47,15 +47,16 @@ def sizes_of(texts: Iterable[str]) -> list[int]:
 def costs(profile: Profile, store: Store, lines: Iterable[PlannedStage], text: int) -> list[Cost]:
     """The cost of `text` bytes for each data stage that earlier runs have measured."""
     manifests = dict(store.manifests())
-    sample = float(profile.tokenizer.sample_bytes_per_source * len(profile.download.sources))
+    limit = float(profile.tokenizer.sample_bytes_per_source * len(profile.download.sources))
     stages = []
     for line in lines:
         law = LAWS.get(line.name)
         known = [*_alike(line, manifests)] if law and line.manifest else []
         if law is None or not known:
             continue
-        growth = fit(law, [Measured(size, manifest.facts["cpu_seconds"]) for size, manifest in known], sample)
         size, largest = max(known, key=lambda each: each[0])
+        sample = in_corpus(limit, size, largest)
+        growth = fit(law, [Measured(size, manifest.facts["cpu_seconds"]) for size, manifest in known], sample)
         ratio = min(text, sample) / min(size, sample) if law.startswith("n, ") else text / size
         memory, shuffle = max(manifest.facts["peak_memory_bytes"] for _, manifest in known), 0
         if line.name == GROWS and profile.dedup is not None:
@@ -95,6 +96,12 @@ def corpus_bytes(manifest: Manifest, manifests: Mapping[str, Manifest]) -> int:
     above = manifest.origins.get("documents")
     manifest_above = manifests.get(above.location) if above else None
     return corpus_bytes(manifest_above, manifests) if manifest_above else 0
+
+
+def in_corpus(sample: float, size: int, made: Manifest) -> float:
+    """Bytes of corpus of which so many reach a stage, that made an artifact of a corpus of this size. The rest was
+    removed before."""
+    return sample * size / float(made.facts.get("bytes_in", size))
 
 
 def show_scale(

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from flows.commands.plan import show_plan
-from flows.commands.scale import corpus_bytes, costs, sizes_of
+from flows.commands.scale import corpus_bytes, costs, in_corpus, sizes_of
 from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import session_of
@@ -96,6 +96,8 @@ def test_what_a_stage_read_is_told_and_scaled(settings: list[str], tmp_path: Pat
     assert unique.manifest.facts["bytes_in"] == text
     found = {one.stage: one for one in costs(profile, Store(str(tmp_path / "store")), plan(profile), 1000 * text)}
     assert found["dedup"].bytes_in == pytest.approx(1000 * text)
+    of_half = unique.manifest.model_copy(update={"facts": {"bytes_in": text / 2}})
+    assert in_corpus(100.0, text, of_half) == 200, "a stage that gets half of the corpus"
 
 
 def test_what_took_over_shards_tells_nothing_of_the_work(settings: list[str], tmp_path: Path) -> None:
