@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ def one_process() -> Iterator[None]:
     """Join as a run of one process, without leaving variables in the environment. One thread: on a busy machine
     two are far slower."""
     torch.set_num_threads(1)
+    if "deepspeed" in sys.modules:  # it keeps the groups of an earlier file
+        from deepspeed.comm import comm
+        from deepspeed.utils import groups
+
+        comm.cdb = None
+        groups._release_process_group_references()
     torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()

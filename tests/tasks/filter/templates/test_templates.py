@@ -41,8 +41,9 @@ def sentences_of(*texts: str, **config: Any) -> Sentences:
 
 def shown(text: str) -> str:
     """The text with … for each run of bytes that is left out."""
-    marks = sentences_of(text).marks.tobytes()
-    parts = itertools.groupby(zip(text.encode(), marks, strict=True), lambda pair: pair[1])
+    data = text.encode()
+    marks = sentences_of(text).marks[: len(data)].tobytes()
+    parts = itertools.groupby(zip(data, marks, strict=True), lambda pair: pair[1])
     return "".join("…" if left_out else bytes(byte for byte, _ in part).decode() for left_out, part in parts)
 
 
