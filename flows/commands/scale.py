@@ -99,8 +99,8 @@ def corpus_bytes(manifest: Manifest, manifests: Mapping[str, Manifest]) -> int:
 
 
 def in_corpus(sample: float, size: int, made: Manifest) -> float:
-    """Bytes of corpus of which so many reach a stage, that made an artifact of a corpus of this size. The rest was
-    removed before."""
+    """The size of the corpus that fills a stage's sample. Earlier stages remove text: `made` read only a part of a
+    corpus of `size` bytes."""
     return sample * size / float(made.facts.get("bytes_in", size))
 
 

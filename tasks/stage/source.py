@@ -24,12 +24,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from storage.digest_cache import SETTLED_SECONDS
 from storage.files.cache import cache_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 WITH_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 PACKAGES = ("tasks", "models", "storage")
-SETTLED_SECONDS = 2.0
 NAME = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+")  # of a module
 NO_BYTES = {  # modules, and packages with all that is in them
     "tasks.stage.decorator", "tasks.stage.identity", "tasks.stage.making", "tasks.stage.as_task",
