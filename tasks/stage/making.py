@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -276,7 +276,7 @@ class MakingStage(StageIdentity):
             created=datetime.now(UTC).isoformat(timespec="microseconds"),
         )
         artifact = session.store.publish(out.path, manifest)
-        with resources() as held:
+        with resources() as held, suppress(OSError):  # the artifact is published, whatever stays
             removing = held.get("removing", functools.partial(ThreadPoolExecutor, 1, "removing"))
             removing.submit(shutil.rmtree, session.store.retire(work.folder), ignore_errors=True)
         machine.give_back()
