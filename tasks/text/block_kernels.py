@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-BLOCK, LANES = 64, 8
+BLOCK, LANES, FLOATS = 64, 8, 16
 OFFSET, PRIME = 0xCBF29CE484222325, 0x100000001B3  # of FNV-1a
 BYTE, VECTOR = ir.IntType(8), ir.VectorType(ir.IntType(8), BLOCK)
 
@@ -56,6 +56,11 @@ def _space(builder, block):
     return builder.or_(builder.or_(blank, _between(builder, block, 9, 13)), _between(builder, block, 0x1C, 0x1F))
 
 
+def _fasttext_break(builder, block):
+    blank = builder.icmp_unsigned("==", block, _splat(ord(" ")))
+    return builder.or_(builder.or_(blank, _between(builder, block, 9, 13)), _between(builder, block, 0, 0))
+
+
 def _unprintable(builder, block):
     control = builder.and_(_between(builder, block, 0, 31), builder.icmp_unsigned("!=", block, _splat(9)))
     return builder.or_(control, _between(builder, block, 127, 255))
@@ -65,6 +70,7 @@ beyond_ascii = _question(lambda builder, block: _between(builder, block, 128, 25
 ascii_words = _question(_word)  # letters, digits and underscores
 ascii_spaces = _question(_space)
 unprintable = _question(_unprintable)  # neither printable ASCII nor a tab
+fasttext_breaks = _question(_fasttext_break)  # what ends a word in fastText
 blanks = _question(lambda builder, block: _between(builder, block, 0, 32))
 newlines = _question(lambda builder, block: _between(builder, block, 10, 10))
 colons = _question(lambda builder, block: _between(builder, block, ord(":"), ord(":")))
@@ -100,6 +106,31 @@ def fold_block(typing, data, at, lower, space, out, to):
         return context.get_dummy_value()
 
     return types.none(data, types.int64, types.int64, types.int64, out, types.int64), generate
+
+
+@intrinsic
+def read_eight(typing, data, at):
+    """The eight bytes of `data` from `at` on, the first lowest."""
+
+    def generate(context, builder, signature, values):
+        number = ir.IntType(64)
+        return builder.load(_place(context, builder, signature.args[0], values[0], values[1], number), align=1)
+
+    return types.uint64(data, types.int64), generate
+
+
+@intrinsic
+def add_floats(typing, data, at, more, place):
+    """Add the sixteen float32 of `more` from `place` on to those of `data` from `at` on."""
+
+    def generate(context, builder, signature, values):
+        floats = ir.VectorType(ir.FloatType(), FLOATS)
+        sums = _place(context, builder, signature.args[0], values[0], values[1], floats)
+        added = builder.load(_place(context, builder, signature.args[2], values[2], values[3], floats), align=4)
+        builder.store(builder.fadd(builder.load(sums, align=4), added), sums, align=4)
+        return context.get_dummy_value()
+
+    return types.none(data, types.int64, more, types.int64), generate
 
 
 def _counted(count):

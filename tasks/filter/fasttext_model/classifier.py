@@ -6,6 +6,7 @@ pass gives both. With two labels only the difference of the two outputs matters,
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,9 +16,12 @@ from storage.errors import SourceError
 from storage.shards.arrays import Float32, Int32, Int64, UInt8
 from tasks.filter.fasttext_model import kernels
 from tasks.filter.fasttext_model.file import ModelFile
+from tasks.text.block_kernels import BLOCK
 from tasks.text.scan import read_only
 
 END = b"</s>"
+FASTTEXT = np.empty(0, np.uint8)  # kinds: characters as fastText itself separates them
+KEPT_WORDS, KEPT_FLOATS = 1 << 16, 1 << 20  # at most, by thread
 
 
 class Sums(NamedTuple):
@@ -30,19 +34,25 @@ class Sums(NamedTuple):
 
 
 class Classifier:
-    """A model's rows as the kernel reads them. For `kinds` see `kernels.Tables`."""
+    """A model's rows as the kernel reads them. For `kinds` see `kernels.Tables`. Threads may share it."""
 
-    def __init__(self, model: ModelFile, rows: Float32, kinds: UInt8) -> None:
+    def __init__(self, model: ModelFile, rows: Float32, kinds: UInt8 = FASTTEXT) -> None:
         self.words = words = model.words
-        held, places = np.empty(0, np.uint8), np.empty(0, np.int32)
+        ngrams = rows[len(words) :]
+        held, places = np.empty(0, np.uint64), np.empty(0, np.int32)
         if model.pruned is not None:
-            held, places = np.packbits(model.pruned >= 0, bitorder="little"), model.pruned
+            # Rows in the order of their buckets, so that the number of bits before a bucket's is its row
+            ngrams = ngrams[model.pruned[model.pruned >= 0]]
+            bits = np.packbits(np.pad(model.pruned >= 0, (0, -model.buckets % 64)), bitorder="little")
+            held = bits.view("<u8")
+            places = np.cumsum([0, *np.bitwise_count(held[:-1])], dtype=np.int32)
+        self._threads = threading.local()
         self.tables = kernels.Tables(
             kinds=kinds,
             **word_table(words)._asdict(),
             word_rows=rows[: len(words)].copy(),
             word_counts=np.ones(len(words), np.int32),
-            rows=rows[len(words) :].copy(),
+            rows=ngrams.copy(),
             held=held,
             places=places,
             buckets=model.buckets,
@@ -63,8 +73,23 @@ class Classifier:
             np.empty(pieces, np.int64),
             np.empty(pieces, np.int64),
         )
-        kernels.sum_pieces(*self.tables, read_only(data), begins, ends, *sums)
+        data = read_only(data if len(data) >= BLOCK else np.pad(data, (0, BLOCK - len(data))))
+        kernels.sum_pieces(*self.tables, *self._kept(), data, begins, ends, *sums)
         return sums
+
+    def _kept(self) -> kernels.Kept:
+        """This thread's sums of words. Text repeats them, from one call to the next too."""
+        if not hasattr(self._threads, "kept"):
+            width = self.tables.rows.shape[1]
+            slots = min(KEPT_WORDS, 1 << ((KEPT_FLOATS // width) | 1).bit_length() - 1)
+            self._threads.kept = kernels.Kept(
+                keys=np.zeros((slots, 3), np.uint64),
+                rows=np.empty((slots, width), np.float32),
+                counts=np.empty(slots, np.int64),
+                recent=np.zeros(self.tables.word_ngrams + 1, np.uint64),
+            )
+        kept: kernels.Kept = self._threads.kept
+        return kept
 
     def _add_characters(self) -> None:
         """Add the rows of their character n-grams to the rows of known words, once."""

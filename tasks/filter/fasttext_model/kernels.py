@@ -1,10 +1,10 @@
 """The hot loop of fastText's prediction, compiled by numba: UTF-8 bytes to sums of n-gram vectors.
 
 It follows fastText 0.9.3 (Joulin et al. 2016, `Dictionary::getLine`, `addSubwords`, `computeSubwords`, `addWordNgrams`)
-down to the order of additions. The only exception: in a text, `</s>` and `__label__…` are ordinary words, which neither
-end the text nor are skipped. It is faster because texts stay in their Arrow buffer, a text can be cut into pieces whose
-sums add up to the whole, and a frequent unknown word is summed only once. Arrays are passed one by one, because each
-call with a tuple would update reference counts, which takes longer than the sums.
+down to the order of additions, but sums the rows of a word before it adds them. And in a text, `</s>` and `__label__…`
+are ordinary words, which neither end the text nor are skipped. It is faster because texts stay in their Arrow buffer, a
+text can be cut into pieces whose sums add up to the whole, and sums of words are kept. Calls don't count references to
+arrays (`_nrt=False`), which would take longer than the sums.
 
 Tensor names: P pieces, D width of the model.
 """
@@ -16,16 +16,36 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from storage.shards.arrays import Float32, Float64, Int32, Int64, UInt8
+from storage.shards.arrays import Float32, Float64, Int32, Int64, UInt8, UInt64
 from tasks.filter.fasttext_model.word_kernels import BREAK, FNV_OFFSET, LETTER, find, step
+from tasks.text.block_kernels import BLOCK, FLOATS, add_floats, fasttext_breaks, lowest, ones, read_eight, zeros
 from tasks.text.kernels import decode
 
 NGRAM_PRIME = np.uint64(116049371)
 END = np.array([ord(c) for c in "</s>"], np.uint8)  # fastText's word for the end of a line
-KEPT = 1 << 14  # cached sums of unknown words per call: text repeats them, and 1.6 MB fit in the cache
-KEPT_BYTES = 24  # longer words aren't cached
 END_HASH = np.uint32(3617362777)
 OPEN, CLOSE = np.uint8(ord("<")), np.uint8(ord(">"))
+KEPT_BYTES = 24  # longer words aren't kept
+EIGHT = 8  # bytes of a key's part
+# The part of 24 bytes that belongs to a word of each size, as the three parts of its key
+OWN = np.array(
+    [[(1 << 8 * min(EIGHT, max(0, size - first))) - 1 for first in range(0, KEPT_BYTES, EIGHT)] for size in range(25)],
+    np.uint64,
+)
+MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)  # odd, as in xxHash
+
+
+class Kept(NamedTuple):
+    """The sums of words that were read, in S slots (a power of two), one for all words of a hash: the newest stays.
+
+    A word's key is its bytes and zeros after them, so no word may contain a zero. `recent` is room for the hashes of a
+    line's last words, the latest first.
+    """
+
+    keys: UInt64  # (S, 3)
+    rows: Float32  # (S, D)
+    counts: Int64
+    recent: UInt64
 
 
 class Tables(NamedTuple):
@@ -45,7 +65,7 @@ class Tables(NamedTuple):
     word_rows: Float32
     word_counts: Int32
     rows: Float32
-    held: UInt8
+    held: UInt64
     places: Int32
     buckets: int
     shortest: int
@@ -53,10 +73,23 @@ class Tables(NamedTuple):
     word_ngrams: int
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
+def add_row(sums, p, rows, row):
+    """Add a row of one matrix to that of another."""
+    width = rows.shape[1]
+    k = 0
+    while k + FLOATS <= width:
+        add_floats(sums, p * width + k, rows, row * width + k)
+        k += FLOATS
+    while k < width:
+        sums[p, k] += rows[row, k]
+        k += 1
+
+
+@njit(cache=True, nogil=True, _nrt=False)
 def add_characters(
     rows: Float32,
-    held: UInt8,
+    held: UInt64,
     places: Int32,
     buckets: int,
     shortest: int,
@@ -96,47 +129,67 @@ def add_characters(
             if n >= shortest and not (n == 1 and (i == 0 or j == size)):
                 row = np.int64(h % modulus)
                 # A quantized model keeps only the most useful buckets. The others contribute nothing
-                if len(held) == 0 or (held[row >> 3] >> (row & 7)) & 1:
-                    row = row if len(held) == 0 else np.int64(places[row])
-                    for k in range(rows.shape[1]):
-                        sums[at, k] += rows[row, k]
+                if len(held) == 0:
+                    add_row(sums, at, rows, row)
                     count += 1
+                else:
+                    below = np.uint64(row & 63)
+                    here = held[row >> 6]
+                    if (here >> below) & np.uint64(1):
+                        add_row(sums, at, rows, places[row >> 6] + ones(here & lowest(np.int64(below))))
+                        count += 1
             n += 1
     return count
 
 
-@njit(cache=True, nogil=True, inline="always")
-def add_unknown(
-    rows, held, places, buckets, shortest, longest, data, start, end, h,
-    seen_sizes, seen_letters, seen_sums, seen_counts, sums, p,
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
+def hash_of(data, start, end):
+    """fastText's hash of a word."""
+    h = FNV_OFFSET
+    for k in range(start, end):
+        h = step(h, data[k])
+    return h
+
+
+@njit(cache=True, nogil=True, _nrt=False)
+def add_word(
+    slots, letters, starts, word_rows, word_counts, rows, held, places, buckets, shortest, longest,
+    data, start, end, sums, p,
 ):  # fmt: skip
-    """Add the sum of a word unknown to the model. Returns its number of rows. `seen_*` caches short words."""
-    size = end - start
-    if size > KEPT_BYTES:
+    """Add the sum of the word `data[start:end]`. Returns its number of rows."""
+    word = find(slots, letters, starts, data, start, end, hash_of(data, start, end))
+    if word >= 0:
+        add_row(sums, p, word_rows, word)
+        return np.int64(word_counts[word])
+    if longest > 0:
         return add_characters(rows, held, places, buckets, shortest, longest, data, start, end, sums, p)
-    # Direct-mapped cache: the newest word of a slot replaces the one before
-    slot = np.int64(h) & (KEPT - 1)
-    known = seen_sizes[slot] == size
-    k = 0
-    while known and k < size:
-        known = seen_letters[slot, k] == data[start + k]
-        k += 1
-    # A miss: sum into the slot
-    if not known:
-        seen_sizes[slot] = size
-        for k in range(size):
-            seen_letters[slot, k] = data[start + k]
-        for k in range(seen_sums.shape[1]):
-            seen_sums[slot, k] = 0
-        seen_counts[slot] = add_characters(
-            rows, held, places, buckets, shortest, longest, data, start, end, seen_sums, slot
-        )
-    for k in range(seen_sums.shape[1]):
-        sums[p, k] += seen_sums[slot, k]
-    return seen_counts[slot]
+    return 0
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False)
+def last_key(data, start, size):
+    """The key of a word near the end of the data, where eight bytes can't be read at once."""
+    first, second, third = np.uint64(0), np.uint64(0), np.uint64(0)
+    for k in range(start + size - 1, start - 1, -1):
+        carried = np.uint64(56)
+        third = (third << np.uint64(8)) | (second >> carried)
+        second = (second << np.uint64(8)) | (first >> carried)
+        first = (first << np.uint64(8)) | np.uint64(data[k])
+    return first, second, third
+
+
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
+def key_of(data, start, size):
+    """The key of a word of at most `KEPT_BYTES` (see `Kept`)."""
+    if start + KEPT_BYTES > len(data):
+        return last_key(data, start, size)
+    first = read_eight(data, start) & OWN[size, 0]
+    second = read_eight(data, start + 8) & OWN[size, 1]
+    third = read_eight(data, start + 16) & OWN[size, 2]
+    return first, second, third
+
+
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def add_ngrams(rows, buckets, longest, h, number, recent, sums, p):
     """Add the rows of the word n-grams that end with the line's `number`-th word, of hash h. Returns their number
     (`addWordNgrams`)."""
@@ -148,9 +201,7 @@ def add_ngrams(rows, buckets, longest, h, number, recent, sums, p):
         joined = recent[n - 2]
         for k in range(n - 3, -1, -1):
             joined = joined * NGRAM_PRIME + recent[k]
-        row = np.int64((joined * NGRAM_PRIME + signed) % np.uint64(buckets))
-        for k in range(rows.shape[1]):
-            sums[p, k] += rows[row, k]
+        add_row(sums, p, rows, np.int64((joined * NGRAM_PRIME + signed) % np.uint64(buckets)))
         count += 1
     for k in range(longest - 1, 0, -1):
         recent[k] = recent[k - 1]
@@ -158,77 +209,108 @@ def add_ngrams(rows, buckets, longest, h, number, recent, sums, p):
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
+def next_word(kinds, data, i, stop):
+    """(start, end) of the first word from i on, by the `kinds` of characters. Both are `stop` if there is none."""
+    beyond = len(kinds) - 1
+    start = stop
+    while i < stop:
+        c, used = np.int64(data[i]), 1
+        if c >= 128:
+            c, used = decode(data, i, stop)
+        kind = kinds[min(np.int64(c), beyond)]
+        if kind != LETTER and start < stop:
+            return start, i
+        if kind == LETTER:
+            start = min(start, i)
+        elif kind != BREAK:
+            return i, i + used
+        i += used
+    return start, stop
+
+
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
+def block_of_letters(data, i, stop):
+    """The mask of up to 64 bytes from i on that belong to words of fastText's own."""
+    last = len(data) - BLOCK
+    breaks = fasttext_breaks(data, min(i, last)) >> np.uint64(max(0, i - last))
+    return ~breaks & lowest(min(BLOCK, stop - i))
+
+
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
+def next_fasttext_word(data, i, stop, block, letters):
+    """(start, end, block, letters): the first word from i on as fastText separates words, and the block of letters in
+    which the next one may begin."""
+    while not letters and block + BLOCK < stop:
+        block += BLOCK
+        letters = block_of_letters(data, block, stop)
+    if not letters:
+        return stop, stop, block, letters
+    start = block + zeros(letters)
+    letters |= letters - np.uint64(1)  # from the block's beginning to the word's end
+    end = block + zeros(~letters)
+    while end == block + BLOCK and end < stop:
+        block = end
+        letters = block_of_letters(data, block, stop)
+        end = block + zeros(~letters)
+    letters &= ~lowest(end - block)
+    return start, end, block, letters
+
+
+@njit(cache=True, nogil=True, _nrt=False)
 def sum_pieces(
     kinds: UInt8, slots: Int32, letters: UInt8, starts: Int64, word_rows: Float32, word_counts: Int32,
-    rows: Float32, held: UInt8, places: Int32, buckets: int, shortest: int, longest: int, word_ngrams: int,
+    rows: Float32, held: UInt64, places: Int32, buckets: int, shortest: int, longest: int, word_ngrams: int,
+    kept_keys: UInt64, kept_rows: Float32, kept_counts: Int64, recent: UInt64,
     data: UInt8, begins: Int64, ends: Int64, sums: Float32, counts: Int64, words: Int64,
 ) -> None:  # fmt: skip
     """For each piece `data[begins[p]:ends[p]]`: the sum of its rows in `sums[p]` (P, D), their number, and its words.
 
-    The first two lines of arguments are `Tables`. Each piece is a line: it ends with fastText's `</s>`, which isn't
-    counted as a word. `seen_*` caches unknown words: per slot the word's length (−1: empty), bytes, sum and rows.
+    The first two lines of arguments are `Tables`, the third is `Kept`. Each piece is a line: it ends with fastText's
+    `</s>`, which isn't counted as a word. `data` has at least a block.
     """
-    width = rows.shape[1]
-    kept = KEPT if longest > 0 else 1
-    seen_sizes = np.full(kept, -1, np.int64)
-    seen_letters = np.empty((kept, KEPT_BYTES), np.uint8)
-    seen_sums = np.empty((kept, width), np.float32)
-    seen_counts = np.zeros(kept, np.int64)
-    recent = np.zeros(word_ngrams + 1, np.uint64)  # hashes of the last words, the latest first
-    beyond = len(kinds) - 1
     for p in range(len(begins)):
         i, stop = begins[p], ends[p]
-        start = i
-        h = FNV_OFFSET
-        inside = False
         count = 0
         number = 0
-        # One character per turn, and one turn past the end, where a break closes the last word
-        while i <= stop:
-            kind = BREAK  # at the end of the piece
-            used = 1
-            if i < stop:
-                b = data[i]
-                if b < 128:
-                    kind = kinds[b]
-                else:
-                    c, used = decode(data, i, stop)
-                    kind = kinds[min(np.int64(c), beyond)]
-            # A letter extends the word or starts one. A character that is a word by itself only starts one
-            if kind != BREAK:
-                if kind == LETTER or not inside:
-                    if not inside:
-                        start, h, inside = i, FNV_OFFSET, True
-                    for k in range(i, i + used):
-                        h = step(h, data[k])
-                    i += used
-                    if kind == LETTER:
-                        continue
-            elif not inside:
-                i += used
-                continue
-            # The word `data[start:i]` is complete. The character at i, if it is a word by itself, comes next
-            inside = False
-            word = find(slots, letters, starts, data, start, i, h)
-            if word >= 0:
-                for k in range(width):
-                    sums[p, k] += word_rows[word, k]
-                count += word_counts[word]
-            elif longest > 0:
-                count += add_unknown(
-                    rows, held, places, buckets, shortest, longest, data, start, i, h,
-                    seen_sizes, seen_letters, seen_sums, seen_counts, sums, p,
+        block = i
+        inside = np.uint64(0)
+        if len(kinds) == 0 and i < stop:
+            inside = block_of_letters(data, i, stop)
+        while True:
+            if len(kinds) == 0:
+                start, i, block, inside = next_fasttext_word(data, i, stop, block, inside)
+            else:
+                start, i = next_word(kinds, data, i, stop)
+            if start == stop:
+                break
+            if i - start <= KEPT_BYTES:
+                first, second, third = key_of(data, start, i - start)
+                mixed = (first ^ (second * MIX[1]) ^ (third * MIX[2])) * MIX[0]
+                slot = np.int64(mixed >> np.uint64(48)) & (len(kept_keys) - 1)
+                if kept_keys[slot, 0] != first or kept_keys[slot, 1] != second or kept_keys[slot, 2] != third:
+                    kept_keys[slot, 0], kept_keys[slot, 1], kept_keys[slot, 2] = first, second, third
+                    for k in range(kept_rows.shape[1]):
+                        kept_rows[slot, k] = 0
+                    kept_counts[slot] = add_word(
+                        slots, letters, starts, word_rows, word_counts, rows, held, places, buckets, shortest, longest,
+                        data, start, i, kept_rows, slot,
+                    )  # fmt: skip
+                add_row(sums, p, kept_rows, slot)
+                count += kept_counts[slot]
+            else:
+                count += add_word(
+                    slots, letters, starts, word_rows, word_counts, rows, held, places, buckets, shortest, longest,
+                    data, start, i, sums, p,
                 )  # fmt: skip
             number += 1
             if word_ngrams > 1:
-                count += add_ngrams(rows, buckets, word_ngrams, h, number, recent, sums, p)
+                count += add_ngrams(rows, buckets, word_ngrams, hash_of(data, start, i), number, recent, sums, p)
         # The end of the line adds a row, and takes part in word n-grams
         words[p] = number
         word = find(slots, letters, starts, END, 0, len(END), END_HASH)
         if word >= 0:
-            for k in range(width):
-                sums[p, k] += word_rows[word, k]
+            add_row(sums, p, word_rows, word)
             count += word_counts[word]
         if word_ngrams > 1:
             count += add_ngrams(rows, buckets, word_ngrams, END_HASH, number + 1, recent, sums, p)

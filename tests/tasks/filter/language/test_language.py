@@ -72,6 +72,9 @@ def assert_as_the_library(texts: Sequence[str]) -> None:
 
 def test_the_language_is_fasttexts_own_of_the_whole_text() -> None:
     assert_as_the_library([ENGLISH, FRENCH, ENGLISH * 40, FRENCH + ENGLISH * 3, "a", "Ünïcödé 日本", "x\0y <w> z"])
+    sizes = (7, 8, 9, 16, 17, 24, 25, 63, 64, 65, 200)  # around those of a key's parts, of kept words and of blocks
+    assert_as_the_library([f"{ENGLISH} {'grüße'[:size] * size}"[-size - 9 :] for size in sizes])
+    assert_as_the_library([" ".join("abcdefghi"[: size % 9 + 1] * size for size in sizes)])
 
 
 @pytest.mark.shadow(
