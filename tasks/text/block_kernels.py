@@ -32,6 +32,14 @@ def _between(builder, block, first, last):
     return builder.icmp_unsigned("<=", builder.sub(block, _splat(first)), _splat(last - first))
 
 
+def _among(builder, block, characters):
+    """Which bytes are one of these."""
+    found = builder.icmp_unsigned("==", block, _splat(characters[0]))
+    for character in characters[1:]:
+        found = builder.or_(found, builder.icmp_unsigned("==", block, _splat(character)))
+    return found
+
+
 def _question(answer):
     """An intrinsic (data, at) that returns the mask of what `answer` says of each byte of a block."""
 
@@ -48,17 +56,16 @@ def _question(answer):
 def _word(builder, block):
     letter = _between(builder, builder.or_(block, _splat(0x20)), ord("a"), ord("z"))
     digit = _between(builder, block, ord("0"), ord("9"))
-    return builder.or_(builder.or_(letter, digit), builder.icmp_unsigned("==", block, _splat(ord("_"))))
+    return builder.or_(builder.or_(letter, digit), _among(builder, block, b"_"))
 
 
 def _space(builder, block):
-    blank = builder.icmp_unsigned("==", block, _splat(ord(" ")))
-    return builder.or_(builder.or_(blank, _between(builder, block, 9, 13)), _between(builder, block, 0x1C, 0x1F))
+    blank = builder.or_(_among(builder, block, b" "), _between(builder, block, 9, 13))
+    return builder.or_(blank, _between(builder, block, 0x1C, 0x1F))
 
 
 def _fasttext_break(builder, block):
-    blank = builder.icmp_unsigned("==", block, _splat(ord(" ")))
-    return builder.or_(builder.or_(blank, _between(builder, block, 9, 13)), _between(builder, block, 0, 0))
+    return builder.or_(_among(builder, block, b" \0"), _between(builder, block, 9, 13))
 
 
 def _unprintable(builder, block):
@@ -72,9 +79,17 @@ ascii_spaces = _question(_space)
 unprintable = _question(_unprintable)  # neither printable ASCII nor a tab
 fasttext_breaks = _question(_fasttext_break)  # what ends a word in fastText
 blanks = _question(lambda builder, block: _between(builder, block, 0, 32))
-newlines = _question(lambda builder, block: _between(builder, block, 10, 10))
-colons = _question(lambda builder, block: _between(builder, block, ord(":"), ord(":")))
-bars = _question(lambda builder, block: _between(builder, block, ord("|"), ord("|")))
+newlines = _question(lambda builder, block: _among(builder, block, b"\n"))
+colons = _question(lambda builder, block: _among(builder, block, b":"))
+slashes = _question(lambda builder, block: _among(builder, block, b"/"))
+bars = _question(lambda builder, block: _among(builder, block, b"|"))
+tags_or_mail = _question(lambda builder, block: _among(builder, block, b"<@"))
+ws = _question(lambda builder, block: _among(builder, block, b"wW"))
+capitals = _question(lambda builder, block: _between(builder, block, ord("A"), ord("Z")))
+small_letters = _question(lambda builder, block: _between(builder, block, ord("a"), ord("z")))
+wrapped = _question(  # what may begin something that `tasks.filter.contamination.plain_kernels` replaces
+    lambda builder, block: builder.or_(_among(builder, block, b"\\&%_[<-\n"), _between(builder, block, 128, 255))
+)
 
 
 @intrinsic

@@ -41,7 +41,7 @@ def unwrapped(texts: pa.Array) -> tuple[Int64, pa.Array]:
     folds = _folds()
     out = np.empty(int(offsets[-1] - offsets[0]) + 1, np.uint8)
     ends = np.zeros(len(texts) + 1, np.int64)
-    plain_kernels.unwrap(data, offsets, plain_kernels.STOPS, folds.of, folds.ends, folds.pool, out, ends[1:])
+    plain_kernels.unwrap(data, offsets, folds.of, folds.ends, folds.pool, out, ends[1:])
     rows = np.flatnonzero(np.diff(ends))
     kept = np.concatenate(([0], ends[1:][rows])).astype(np.int32)
     buffers = [None, pa.py_buffer(kept), pa.py_buffer(out[: kept[-1]])]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from tasks.text.block_kernels import BLOCK, wrapped, zeros
 from tasks.text.kernels import decode, encode
 
 KEEP, BLANK, DROP = -1, -2, -3  # the outcome at a place, if not a code point
@@ -43,9 +44,6 @@ INLINE = np.array(
 )
 AMP = np.uint64(int.from_bytes(b"amp", "big"))
 ZERO_WIDTH = np.array([int.from_bytes(name, "big") for name in (b"shy", b"zwj", b"zwnj")], np.uint64)
-STOPS = np.zeros(256, np.bool_)  # bytes that may begin something
-STOPS[128:] = True
-STOPS[[*b"\\&%_[<-\n"]] = True
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -246,22 +244,35 @@ def _at(data, begin, i, end):
     return _line_number(data, i, end)
 
 
+@njit(cache=True, nogil=True, _nrt=False)
+def _next(data, i, end):
+    """The first byte from `i` on that may begin something, or `end`."""
+    last = len(data) - BLOCK
+    while i < end:
+        at = min(i, last)
+        found = wrapped(data, at) >> np.uint64(i - at)
+        if found:
+            return min(i + zeros(found), end)
+        i = at + BLOCK
+    return end
+
+
 @njit(cache=True, nogil=True)
-def unwrap(data, offsets, stops, folds, pool_ends, pool, out, out_ends):
+def unwrap(data, offsets, folds, pool_ends, pool, out, out_ends):
     """Write each of D texts in which something is replaced to `out`, ending at `out_ends[d]`. Others are not written.
 
     Text d is `data[offsets[d]:offsets[d + 1]]`. If `folds[c]` is above 0, code point c becomes
-    `pool[pool_ends[folds[c] - 1]:pool_ends[folds[c]]]`. `out` has room for all of `data`.
+    `pool[pool_ends[folds[c] - 1]:pool_ends[folds[c]]]`. `out` has room for all of `data`, which has at least a block.
     """
     at = 0
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
         done = i = begin  # everything before `done` is written
         first = at
-        while i < end:
-            if not stops[data[i]]:
-                i += 1
-                continue
+        while True:
+            i = _next(data, i, end)
+            if i == end:
+                break
             outcome, after = _at(data, begin, i, end)
             if IGNORABLE <= outcome < IGNORABLE + 0x1000:
                 outcome = DROP

@@ -325,32 +325,43 @@ def two_likeliest(
 
     Inner node n has the vector `output[n]` and the children `left[n]`, `right[n]`: below L a label, else inner node
     child − L. Children come before their parents. As in fastText (`HierarchicalSoftmaxLoss::dfs`), each step adds 1e-5,
-    and nodes below `least` are not expanded.
+    and nodes below `least` are not expanded. Nor are those that can't lead to one of the two.
     """
     inner = len(left)
-    chance = np.empty(2 * inner + 1)
+    nodes, chances = np.empty(inner + 1, np.int64), np.empty(inner + 1)  # still to be expanded, the likeliest last
+    most = 1.001 * (1.0 + 1e-5) ** inner  # a label is at most as many times as likely as a node above it
     for p in range(len(hidden)):
-        # `chance` has the labels first, then the inner nodes. The root is the last
-        chance[:] = 0.0
-        chance[2 * inner] = 1.0
-        # From the root down, since parents come after their children
-        for n in range(inner - 1, -1, -1):
-            here = chance[inner + 1 + n]
-            if here < least:
+        first, second = np.int64(-1), np.int64(-1)
+        best = following = 0.0
+        nodes[0], chances[0] = inner - 1, 1.0  # the root is the last
+        waiting = 1
+        while waiting > 0:
+            waiting -= 1
+            n, here = nodes[waiting], chances[waiting]
+            if here * most < following:
                 continue
             dot = np.float32(0)
             for k in range(hidden.shape[1]):
                 dot += output[n, k] * hidden[p, k]
             # The sigmoid is the probability of the right child
             share = 1.0 / (1.0 + np.exp(-np.float64(dot)))
-            chance[left[n]] = here * (1.0 - share + 1e-5)
-            chance[right[n]] = here * (share + 1e-5)
-        # The two highest, the lower label first on a tie
-        first, second = -1, -1
-        for label in range(inner + 1):
-            if first < 0 or chance[label] > chance[first]:
-                first, second = label, first
-            elif second < 0 or chance[label] > chance[second]:
-                second = label
+            lesser, more = (left[n], here * (1.0 - share + 1e-5)), (right[n], here * (share + 1e-5))
+            if lesser[1] > more[1]:
+                lesser, more = more, lesser
+            for child, chance in (lesser, more):
+                if child > inner:
+                    if chance >= least:
+                        nodes[waiting], chances[waiting] = child - inner - 1, chance
+                        waiting += 1
+                # The two highest, the lower label first on a tie
+                elif chance > best or (chance == best and child < first):
+                    first, second = child, first
+                    best, following = chance, best
+                elif chance > following or (chance == following and child < second):
+                    second, following = child, chance
+        if first < 0:
+            first = 0
+        if second < 0:
+            second = 1 if first == 0 else 0
         labels[p, 0], labels[p, 1] = first, second
-        scores[p, 0], scores[p, 1] = min(1.0, chance[first]), min(1.0, chance[second])
+        scores[p, 0], scores[p, 1] = min(1.0, best), min(1.0, following)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from storage.shards.arrays import Bool, UInt32
 from tasks.filter.language import plain_kernels
+from tasks.text.block_kernels import BLOCK
 from tasks.text.characters import ALL, SIZE, UNSPACED
 from tasks.text.scan import utf8
 
@@ -17,11 +18,9 @@ from tasks.text.scan import utf8
 def plain_texts(texts: pa.Array) -> pa.Array:
     """The texts of a string column without addresses and tags, and with lines of capitals in lower case."""
     data, offsets = utf8(texts)
-    out = np.empty(int(offsets[-1] - offsets[0]), np.uint8)
+    out = np.empty(int(offsets[-1] - offsets[0]) + BLOCK, np.uint8)
     ends = np.zeros(len(texts) + 1, np.int64)
-    plain_kernels.plain(
-        data, offsets, _lowered(), alphabetic(), _ending(), plain_kernels.KINDS, plain_kernels.SIGNS, out, ends[1:]
-    )
+    plain_kernels.plain(data, offsets, _lowered(), alphabetic(), _ending(), plain_kernels.KINDS, out, ends[1:])
     buffers = pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(out[: ends[-1]])
     return pa.StringArray.from_buffers(len(texts), *buffers)
 

@@ -12,6 +12,21 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from tasks.text.block_kernels import (
+    BLOCK,
+    beyond_ascii,
+    capitals,
+    colons,
+    copy_block,
+    lowest,
+    newlines,
+    ones,
+    slashes,
+    small_letters,
+    tags_or_mail,
+    ws,
+    zeros,
+)
 from tasks.text.kernels import code_point, encode
 
 LONGEST_TAG = 300  # bytes
@@ -21,8 +36,7 @@ KINDS = np.zeros(256, np.uint8)
 KINDS[[*b'\t\n\v\f\r <>"']] = STOP
 KINDS[[*b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"]] = NAME | ALNUM
 KINDS[[*b"._+-"]] = NAME
-SIGNS = np.zeros(256, np.bool_)
-SIGNS[[*b"<:wW@"]] = True
+FOLLOWED = np.uint64(1 << 63)  # the last byte of a block, whose next one isn't seen
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -86,33 +100,90 @@ def _found(data, begin, i, end, out, first, at, kinds, ending):
     return i, at
 
 
-@njit(cache=True, nogil=True)
-def _lower(out, first, at, lowered):
-    """Put `out[first:at]` in lower case if it is in capitals."""
-    small = capitals = 0
+@njit(cache=True, nogil=True, _nrt=False)
+def _line_end(data, i, end):
+    """The first newline from `i` on, or `end`."""
+    last = len(data) - BLOCK
+    while i < end:
+        at = min(i, last)
+        found = newlines(data, at) >> np.uint64(i - at)
+        if found:
+            return min(i + zeros(found), end)
+        i = at + BLOCK
+    return end
+
+
+@njit(cache=True, nogil=True, _nrt=False)
+def _next_sign(data, i, end):
+    """The first `<`, `@`, `:/` or `ww` from `i` on, or `end`. At the end of a block the first letter is enough."""
+    last = len(data) - BLOCK
+    one = np.uint64(1)
+    while i < end:
+        at = min(i, last)
+        w = ws(data, at)
+        found = tags_or_mail(data, at) | (w & (w >> one | FOLLOWED))
+        found |= colons(data, at) & (slashes(data, at) >> one | FOLLOWED)
+        found >>= np.uint64(i - at)
+        if found:
+            return min(i + zeros(found), end)
+        i = at + BLOCK
+    return end
+
+
+@njit(cache=True, nogil=True, _nrt=False)
+def _copy(data, i, end, out, at):
+    """Write `data[i:end]` to `out`, which has room for a block more. Returns its end there."""
+    while i < end and i + BLOCK <= len(data):
+        copy_block(data, i, out, at)
+        used = min(end - i, BLOCK)
+        i += used
+        at += used
+    while i < end:
+        out[at] = data[i]
+        i += 1
+        at += 1
+    return at
+
+
+@njit(cache=True, nogil=True, _nrt=False)
+def _in_capitals(out, first, at, lowered):
+    """Whether `out[first:at]` is in capitals. Reads up to a block more."""
+    small = large = np.int64(0)
     i = first
+    while i < at:
+        inside = lowest(min(BLOCK, at - i))
+        if beyond_ascii(out, i) & inside:
+            break
+        small += ones(small_letters(out, i) & inside)
+        large += ones(capitals(out, i) & inside)
+        i += BLOCK
     while i < at:
         c, used = code_point(out, i, at)
         if c < len(lowered):
-            capitals += lowered[c] > 1
+            large += lowered[c] > 1
             small += lowered[c] == 1
         i += used
-    if capitals > 4 * small:
-        i = first
-        while i < at:
-            c, used = code_point(out, i, at)
-            if c < len(lowered) and lowered[c] > 1:
-                encode(lowered[c], out, i)
-            i += used
+    return large > 4 * small
 
 
 @njit(cache=True, nogil=True)
-def plain(data, offsets, lowered, alphabetic, ending, kinds, signs, out, out_ends):
+def _lower(out, first, at, lowered):
+    """Put the capitals of `out[first:at]` in lower case."""
+    i = first
+    while i < at:
+        c, used = code_point(out, i, at)
+        if c < len(lowered) and lowered[c] > 1:
+            encode(lowered[c], out, i)
+        i += used
+
+
+@njit(cache=True, nogil=True)
+def plain(data, offsets, lowered, alphabetic, ending, kinds, out, out_ends):
     """Write D texts, prepared as the module's docstring says, to `out`. Text d is `data[offsets[d]:offsets[d + 1]]` and
     ends at `out_ends[d]`. A text that would lose all its letters is written as it is.
 
     `lowered[c]` is a capital's small letter, 1 for a letter that has a capital, and 0 for others. `ending[c]` says
-    whether an address ends before c. `out` needs room for all of `data`.
+    whether an address ends before c. `data` has at least a block, and `out` needs room for all of it and a block more.
     """
     at = np.int64(0)  # for a plain 0, numba would compile another version
     for d in range(len(offsets) - 1):
@@ -120,22 +191,24 @@ def plain(data, offsets, lowered, alphabetic, ending, kinds, signs, out, out_end
         start = at
         i = begin
         while i < end:
-            line = line_end = i
-            while line_end < end and data[line_end] != 10:
-                line_end += 1
+            line, line_end = i, _line_end(data, i, end)
             first = at
             while i < line_end:
-                if signs[data[i]]:
+                sign = _next_sign(data, i, line_end)
+                at = _copy(data, i, sign, out, at)
+                i = sign
+                if i < line_end:
                     after, place = _found(data, line, i, line_end, out, first, at, kinds, ending)
                     if after > i:
                         out[place] = 32
                         at = place + 1
                         i = after
-                        continue
-                out[at] = data[i]
-                at += 1
-                i += 1
-            _lower(out, first, at, lowered)
+                    else:
+                        out[at] = data[i]
+                        at += 1
+                        i += 1
+            if _in_capitals(out, first, at, lowered):
+                _lower(out, first, at, lowered)
             if i < end:
                 out[at] = 10
                 at += 1
