@@ -51,7 +51,7 @@ class Document(NamedTuple):
     @classmethod
     def new(cls, text: str, source: str, /, **metadata: Any) -> Document:
         """A document just read from a source. Computes its id, once."""
-        return cls(document_id(text), text, source, _SORTED_JSON(metadata))
+        return cls(document_id(text), text, source, _SORTED_JSON(metadata) if metadata else "{}")
 
 
 class Verdict(NamedTuple):

@@ -37,7 +37,8 @@ class ShardWriter:
         written. Returns whether it is."""
         kept = not self.exclusion.names(document)
         self.places += 1
-        size = len(document.text.encode("utf-8", "surrogatepass"))
+        text = document.text
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         self.bytes += size
         if kept:
             self.batch.append(document)

@@ -197,12 +197,12 @@ def text_of(row: dict[str, Any], column: str, limit: int) -> tuple[str, dict[str
         raise BadDocument("no_text", columns=columns_of(row))
     if not isinstance(text, str):
         raise BadDocument("no_text", why=f"{column} is {_described(text)}")
-    if not text.strip():
+    if not text or text.isspace():
         raise BadDocument("empty")
     if "\0" in text:
         raise BadDocument("nul")
     try:
-        size = len(text.encode("utf-8"))
+        size = len(text) if text.isascii() else len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
         raise BadDocument("lone_surrogate") from error
     if size > limit:

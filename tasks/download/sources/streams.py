@@ -13,8 +13,9 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
+import orjson
 import pyarrow as pa
 
 from storage.errors import SourceError
@@ -46,6 +47,7 @@ BEGINNINGS = {
     b"\xfd7zXZ\x00": "xz",
 }
 TAR, TAR_SIGN, TAR_PLACE = "a tar archive", b"ustar", 257  # the sign comes after the first file's name, owner and size
+DEPTH, LARGE = 32, 2.0**63  # of values that orjson reads as `json` does
 WIDE_WINDOW = "too much memory"  # Zstandard's error for a window of more than 128 MB, which --long=28 and more make
 
 
@@ -178,7 +180,7 @@ def _read_array(file: BinaryIO, path: Path, name: str, limit: int) -> Iterator[R
 
 def _parse(line: bytes, place: str, why: str = "") -> Row | Refused:
     try:
-        row = json.loads(line.decode("utf-8"))
+        row = _value(line)
     except UnicodeDecodeError:
         return Refused("invalid_utf8", place)
     except ValueError:
@@ -186,6 +188,28 @@ def _parse(line: bytes, place: str, why: str = "") -> Row | Refused:
     except RecursionError:
         return Refused("nested_too_deep", place)
     return Row(row, place) if isinstance(row, dict) else Refused("not_an_object", place)
+
+
+def _value(line: bytes) -> Any:
+    """The value as `json` reads it: by orjson, in a third of the time, unless it is one of those that they read
+    differently. orjson refuses NaN, lone surrogates and some of the numbers, and rounds integers beyond 64 bits."""
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return json.loads(line.decode("utf-8"))
+    return row if _alike(row, DEPTH) else json.loads(line.decode("utf-8"))
+
+
+def _alike(value: Any, depth: int) -> bool:
+    """Whether a value of orjson can't be another of `json`: none of its floats may be an integer, and it isn't so deep
+    that `json` may refuse it."""
+    if isinstance(value, float):
+        return abs(value) < LARGE
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return True
+    return depth > 0 and all(type(each) is str or _alike(each, depth - 1) for each in value)
 
 
 def _read_text(file: BinaryIO, path: Path, place: str, column: str, limit: int, begins: str | None) -> Row | Refused:

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from storage.errors import SourceError
 from storage.shards.documents import Document, read_documents, read_ledger
 from tasks.download.config import FileSource
+from tasks.download.sources.files import read_file
 from tasks.download.sources.metadata import NotKept, to_json
 from tasks.download.sources.parquet import read_parquet
 from tasks.download.sources.rows import Row
@@ -410,6 +411,15 @@ def test_odd_json_is_read_or_refused_by_line(tmp_path: Path) -> None:
     assert texts(out) == ["new", "n", "i", GOOD[0]]
     assert [reason for reason, _ in refused(out)] == ["broken_json", "nested_too_deep", "broken_json"]
     assert metadata(out)[1:3] == [{"big": int("9" * 400)}, {"x": None}]
+
+
+def test_numbers_have_all_their_digits_at_any_depth(tmp_path: Path) -> None:
+    numbers = f"{2**64}, {-(2**63) - 1}, {10**30}, {2**63}, 1e19, 0.1, -0, -0.0, 5E-324"
+    deep = '{"a": ' * 40 + str(2**64) + "}" * 40
+    rows = [f'{{"text": "{name}", "n": {value}}}' for name, value in (("w", f"[{{\"m\": [{numbers}]}}]"), ("d", deep))]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    read = list(read_file(tmp_path / "a.jsonl", "a", source(tmp_path / "a.jsonl"), 10_000))
+    assert [repr(row.values) for row in read if isinstance(row, Row)] == [repr(json.loads(row)) for row in rows]
 
 
 def test_numbers_that_json_has_no_form_for_are_null_and_counted(tmp_path: Path) -> None:
