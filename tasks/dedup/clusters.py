@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from storage.shards.arrays import Int64
+from storage.shards.arrays import Int64, distinct, find
 from tasks.dedup.near_duplicates import compare_kernels
 
 WAITING = 1 << 16  # edges that are collected before they are joined with the others
@@ -24,8 +24,8 @@ def unique_edges(parts: Iterable[Int64]) -> Int64:
         waiting.append((part.min(axis=1) << 32) | part.max(axis=1) if len(part) else found[:0])
         size += len(part)
         if size > max(len(found), WAITING):
-            found, waiting, size = np.unique(np.concatenate([found, *waiting])), [], 0
-    found = np.unique(np.concatenate([found, *waiting]))
+            found, waiting, size = distinct(np.concatenate([found, *waiting])), [], 0
+    found = distinct(np.concatenate([found, *waiting]))
     return np.stack((found >> 32, found & 0xFFFFFFFF), axis=1)
 
 
@@ -39,9 +39,7 @@ class Components:
 
     def labels(self, rows: Int64) -> Int64:
         """The component number of each row. A row without edges is its own component, with a negative number."""
-        place = np.searchsorted(self.rows, rows)
-        known = place < len(self.rows)
-        known[known] = self.rows[place[known]] == rows[known]
+        place, known = find(rows, self.rows)
         labels = -1 - rows
         labels[known] = self._labels[place[known]]
         return labels

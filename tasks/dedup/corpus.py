@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from storage.artifact import Artifact
 from storage.errors import ConfigError, DamagedArtifact, make_again
-from storage.shards.arrays import Bool, Int64, UInt32
+from storage.shards.arrays import Bool, Int64, UInt32, as_arrow
 from storage.shards.documents import read_batches
 from storage.shards.parquet import open_parquet, read_columns
 from tasks.dedup.sketch import CONTENT, SCHEMA, shard_files
@@ -45,10 +45,15 @@ class Shard:
         """Whether an earlier dedup kept these documents."""
         return self.places is not None
 
+    def without(self, rows: Int64) -> Int64:
+        """The indices of its documents, except those of these ascending rows of the corpus."""
+        first, last = np.searchsorted(rows, (self.start, self.start + self.size))
+        return np.delete(np.arange(self.size), rows[first:last] - self.start)
+
     def columns(self, names: list[str]) -> pa.Table:
         """Columns of the side file, a row per document."""
         table = read_columns(self.rows, names)
-        return table if self.places is None else table.take(pa.array(self.places))
+        return table if self.places is None else table.take(as_arrow(self.places))
 
 
 class Corpus:
@@ -108,8 +113,8 @@ class Corpus:
 
     def columns(self, rows: Int64, names: list[str]) -> pa.Table:
         """Columns of the side files for ascending rows."""
-        tables = [SCHEMA.empty_table().select(names)]
-        tables += [shard.columns(names).take(pa.array(local)) for shard, local in self.split(rows)]
+        tables = [pa.Table.from_batches([], pa.schema([SCHEMA.field(name) for name in names]))]
+        tables += [shard.columns(names).take(as_arrow(local)) for shard, local in self.split(rows)]
         return pa.concat_tables(tables).combine_chunks()
 
     def signatures(self, rows: Int64) -> UInt32:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage.shards.arrays import Int64, UInt64
+from storage.shards.arrays import Int64, UInt64, as_arrow, as_numpy, distinct, find
 from tasks.dedup.buckets import group, ranges_for
 from tasks.dedup.clusters import Components, unique_edges
 from tasks.dedup.config import DedupConfig, SimHashConfig
@@ -41,7 +41,7 @@ def find_duplicates(config: DedupConfig, corpus: Corpus, out: Output) -> pa.Tabl
     if config.simhash is None:
         return _judge(config, corpus, Components(joined), copies, shingles, memory)
     hashes = simhashes(config.sketch, corpus, out)
-    close = simhash_edges(config.simhash, hashes, np.unique(copies[:, 1]))
+    close = simhash_edges(config.simhash, hashes, distinct(copies[:, 1]))
     out.count(close_by_simhash=len(close))
     table = _judge(config, corpus, Components(unique_edges([joined, close])), copies, shingles, memory)
     return _by_simhash(config.simhash, table, Components(joined), hashes)
@@ -62,7 +62,7 @@ def near_edges(
     config: DedupConfig, corpus: Corpus, copies: Int64, shingles: Shingles, memory: int, out: Output
 ) -> Int64:
     """Verified edges between documents that are not copies of one another."""
-    candidates = Candidates(config, corpus, np.unique(copies[:, 1]), memory, out)
+    candidates = Candidates(config, corpus, distinct(copies[:, 1]), memory, out)
     pairs, large_buckets = candidates.pairs()
     verified = pairs[shingles.similarities(pairs) >= config.threshold]
     large = join_large_buckets(candidates, large_buckets, Components(verified), shingles)
@@ -79,15 +79,15 @@ def _judge(
     """The rows to remove of each component, with reasons."""
     table = choose_keepers(config, corpus, components, memory, shingles.out)
     # An exact copy has the shingles of the row that represented it in the comparison, and so its similarity
-    pairs = np.stack([_standing_for(copies, table[name].to_numpy()) for name in ("row", "keeper")], axis=1)
+    pairs = np.stack([_standing_for(copies, as_numpy(table[name])) for name in ("row", "keeper")], axis=1)
     exact = pairs[:, 0] == pairs[:, 1]
     values = np.ones(len(table))
     values[~exact] = shingles.similarities(np.sort(pairs[~exact], axis=1))
     said = {
-        "reason": pa.DictionaryArray.from_arrays(np.where(exact, 0, 1).astype(np.int32), list(REASONS)),
-        "value": pa.array(values),
-        "threshold": pa.array(np.where(exact, 1.0, config.threshold)),
-        "chained": pa.array(values < config.threshold),
+        "reason": _reasons(np.where(exact, 0, 1)),
+        "value": as_arrow(values),
+        "threshold": as_arrow(np.where(exact, 1.0, config.threshold)),
+        "chained": as_arrow(values < config.threshold),
     }
     for name, column in said.items():
         table = table.append_column(name, column)
@@ -96,29 +96,32 @@ def _judge(
 
 def _by_simhash(config: SimHashConfig, table: pa.Table, components: Components, hashes: UInt64) -> pa.Table:
     """The table with distance instead of similarity for documents that only SimHash connects to their keeper."""
-    rows, keepers = table["row"].to_numpy(), table["keeper"].to_numpy()
+    rows, keepers = as_numpy(table["row"]), as_numpy(table["keeper"])
     only = components.labels(rows) != components.labels(keepers)
     distance = distances(hashes, np.stack((rows, keepers), axis=1))
     reasons = table["reason"].combine_chunks().indices.to_numpy()
     changed = {
-        "chained": table["chained"].to_numpy() & ~(only & (distance <= config.max_distance)),
-        "reason": pa.DictionaryArray.from_arrays(np.where(only, 2, reasons).astype(np.int32), list(REASONS)),
-        "value": np.where(only, distance, table["value"].to_numpy()),
-        "threshold": np.where(only, config.max_distance, table["threshold"].to_numpy()),
+        "chained": as_arrow(as_numpy(table["chained"]) & ~(only & (distance <= config.max_distance))),
+        "reason": _reasons(np.where(only, 2, reasons)),
+        "value": as_arrow(np.where(only, distance, as_numpy(table["value"]))),
+        "threshold": as_arrow(np.where(only, config.max_distance, as_numpy(table["threshold"]))),
     }
-    for name, values in changed.items():
-        table = table.set_column(table.schema.get_field_index(name), SCHEMA.field(name), pa.array(values))
+    for name, column in changed.items():
+        table = table.set_column(table.schema.get_field_index(name), SCHEMA.field(name), column)
     return table.combine_chunks()
+
+
+def _reasons(codes: Int64) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(as_arrow(codes.astype(np.int32)), as_arrow([*REASONS]))
 
 
 def _standing_for(copies: Int64, rows: Int64) -> Int64:
     """For each row, the first row of its exact copies, or the row itself."""
-    if not len(copies):
-        return rows
     order = np.argsort(copies[:, 1])
-    place = np.minimum(np.searchsorted(copies[order, 1], rows), len(order) - 1)
-    found = copies[order[place], 1] == rows
-    return np.where(found, copies[order[place], 0], rows)
+    place, copied = find(rows, copies[order, 1])
+    standing = rows.copy()
+    standing[copied] = copies[order[place[copied]], 0]
+    return standing
 
 
 def _spill_exact(ranges: int, shard: Shard, folder: Path) -> dict[str, Any]:

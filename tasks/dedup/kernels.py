@@ -15,8 +15,8 @@ import numpy as np
 from numba import njit
 
 from storage.shards.arrays import Bool, Int64, UInt32, UInt64
-from tasks.text.kernels import mix64
-from tasks.text.ngram_kernels import key_of
+from tasks.text.kernels import GOLDEN, mix64
+from tasks.text.ngram_kernels import key_of, weight_of
 
 SLOTS = 16  # counters per key in `may_repeat`: one unique key in 17 shares its counter with another
 
@@ -31,10 +31,26 @@ def mix32(h):
     return np.uint32(h ^ (h >> np.uint32(16)))
 
 
-@njit(cache=True, nogil=True, inline="always")
-def shingle(words, first, n):
-    """The 64-bit hash of the n words from `first` on. It starts from n, so that lengths do not collide."""
-    return mix64(key_of(words, first, n, np.uint64(n)))
+@njit(cache=True, nogil=True)
+def hash_shingles(words, first, count, n, hashes):
+    """Write the 64-bit hashes of the `count` shingles of n words from `first` on. They start from n, so that lengths do
+    not collide. Each follows from the one before, whose first word leaves (Karp and Rabin 1987)."""
+    key, left = key_of(words, first, n, np.uint64(n)), weight_of(n)
+    start = np.uint64(n) * left * (np.uint64(1) - GOLDEN)  # the n at the start keeps its weight
+    hashes[0] = mix64(key)
+    for k in range(1, count):
+        key = key * GOLDEN + words[first + n + k - 1] - words[first + k - 1] * left + start
+        hashes[k] = mix64(key)
+
+
+@njit(cache=True, nogil=True)
+def longest_of(word_ends):
+    """The number of words of the longest text."""
+    longest = start = 0
+    for end in word_ends:
+        longest = max(longest, end - start)
+        start = end
+    return longest
 
 
 @njit(cache=True, nogil=True)
@@ -45,20 +61,22 @@ def sign(words: UInt64, word_ends: Int64, n: int, a: UInt32, b: UInt32, signatur
     `words` and `word_ends` are as `tasks.text.kernels.scan` writes them; `signatures` is D × permutations.
     """
     permutations = len(a)
+    hashes = np.empty(longest_of(word_ends), np.uint64)
     start = 0
     for d in range(len(word_ends)):
         row = signatures[d]
         size = min(n, word_ends[d] - start)
-        last = word_ends[d] - size
+        last = word_ends[d] - start - size
+        hash_shingles(words, start, last + 1, size, hashes)
         for p in range(permutations):
             row[p] = np.uint32(0xFFFFFFFF)
         # Four shingles at a time load and store the signature a quarter as often. Past the end the last shingle is
         # repeated, which changes no minimum.
-        for s in range(start, last + 1, 4):
-            x0 = mix32(np.uint32(shingle(words, s, size)))
-            x1 = mix32(np.uint32(shingle(words, min(s + 1, last), size)))
-            x2 = mix32(np.uint32(shingle(words, min(s + 2, last), size)))
-            x3 = mix32(np.uint32(shingle(words, min(s + 3, last), size)))
+        for s in range(0, last + 1, 4):
+            x0 = mix32(np.uint32(hashes[s]))
+            x1 = mix32(np.uint32(hashes[min(s + 1, last)]))
+            x2 = mix32(np.uint32(hashes[min(s + 2, last)]))
+            x3 = mix32(np.uint32(hashes[min(s + 3, last)]))
             for p in range(permutations):
                 v0 = min(np.uint32(a[p] * x0 + b[p]), np.uint32(a[p] * x1 + b[p]))
                 v1 = min(np.uint32(a[p] * x2 + b[p]), np.uint32(a[p] * x3 + b[p]))
@@ -67,20 +85,51 @@ def sign(words: UInt64, word_ends: Int64, n: int, a: UInt32, b: UInt32, signatur
 
 
 @njit(cache=True, nogil=True)
+def sort_hashes(hashes, counts, ordered):
+    """Sort hashes, each of whose bits is as likely to be set as not, in linear time: by their high bits into as many
+    ranges as there are hashes, which leaves few in each to be sorted by insertion. `counts` needs two elements a hash,
+    `ordered` one."""
+    size = len(hashes)
+    bits = 1
+    while (1 << bits) < size:
+        bits += 1
+    shift = np.uint64(64 - bits)
+    counts[: 1 << bits] = 0
+    for k in range(size):
+        counts[hashes[k] >> shift] += 1
+    end = 0
+    for part in range(1 << bits):
+        counts[part], end = end, end + counts[part]
+    for k in range(size):
+        part = hashes[k] >> shift
+        ordered[counts[part]] = hashes[k]
+        counts[part] += 1
+    for k in range(size):
+        value = ordered[k]
+        j = k
+        while j > 0 and hashes[j - 1] > value:
+            hashes[j] = hashes[j - 1]
+            j -= 1
+        hashes[j] = value
+
+
+@njit(cache=True, nogil=True)
 def shingle_sets(words: UInt64, word_ends: Int64, n: int, sets: UInt64, set_ends: Int64) -> None:
     """The distinct shingles of D texts, ascending: text d's are `sets[set_ends[d - 1]:set_ends[d]]`.
 
     `sets` needs one element per word: a text has no more shingles than words.
     """
+    longest = longest_of(word_ends)
+    hashes, ordered = np.empty(longest, np.uint64), np.empty(longest, np.uint64)
+    counts = np.empty(2 * longest, np.int64)
     start = 0
     at = 0
     for d in range(len(word_ends)):
         size = min(n, word_ends[d] - start)
         count = word_ends[d] - start - size + 1
-        found = np.empty(count, np.uint64)
-        for k in range(count):
-            found[k] = shingle(words, start + k, size)
-        found.sort()
+        found = hashes[:count]
+        hash_shingles(words, start, count, size, found)
+        sort_hashes(found, counts, ordered)
         # Equal hashes are now adjacent: keep the first of each run
         for k in range(count):
             if k == 0 or found[k] != found[k - 1]:
@@ -95,12 +144,14 @@ def simhashes(words: UInt64, word_ends: Int64, n: int, hashes: UInt64) -> None:
     """64-bit SimHashes of D texts (Charikar 2002): each bit is the majority of that bit over the text's shingles, each
     occurrence of which counts; a tie gives 0."""
     start = 0
+    found = np.empty(longest_of(word_ends), np.uint64)
     votes = np.empty(64, np.int32)
     for d in range(len(word_ends)):
         size = min(n, word_ends[d] - start)
         votes[:] = 0
-        for s in range(start, word_ends[d] - size + 1):
-            h = shingle(words, s, size)
+        count = word_ends[d] - start - size + 1
+        hash_shingles(words, start, count, size, found)
+        for h in found[:count]:
             # One vote per bit: +1 for a set bit, -1 for a clear one
             for bit in range(64):
                 votes[bit] += np.int32((h >> np.uint64(bit)) & np.uint64(1)) * 2 - 1

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage.artifact import Artifact
 from storage.errors import AccountingError
-from storage.shards.arrays import Bool
+from storage.shards.arrays import Bool, as_arrow, as_numpy
 from storage.shards.documents import LEDGER_SCHEMA, Verdict, ledger_batches, read_batches, write_batches
 from storage.shards.parquet import read_columns
 from tasks.dedup.against import find_earlier
@@ -60,9 +59,9 @@ def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifa
     duplicates = find_duplicates(config, corpus, out)
     total = corpus.sources()
     removed = _counted(duplicates, ["source", "reason"])
-    ours = duplicates.filter(pc.less(duplicates["keeper"], sum(shard.size for shard in corpus.own)))
+    ours = duplicates.filter(as_arrow(as_numpy(duplicates["keeper"]) < sum(shard.size for shard in corpus.own)))
     _check_sources(config, total, removed, _counted(ours, ["source", "reason"]))
-    gone, memory = duplicates["row"].to_numpy(), out.runtime.data.working_memory
+    gone, memory = as_numpy(duplicates["row"]), out.runtime.data.working_memory
     kinds = kinds_of(config)
     found = [find_spans(config, kind, corpus, gone, memory, out) for kind in kinds]
 
@@ -70,7 +69,7 @@ def remove_duplicates(config: DedupConfig, documents: Artifact, sketched: Artifa
         shard = corpus.own[number]
         first, last = np.searchsorted(gone, (shard.start, shard.start + shard.size))
         # `take` and not a slice, with which the whole table is sent to a worker
-        return shard, duplicates.take(pa.array(np.arange(first, last))), [paths[number] for paths in found]
+        return shard, duplicates.take(as_arrow(np.arange(first, last))), [paths[number] for paths in found]
 
     jobs = LazyShards(job, len(corpus.own))
     written = map_shards(functools.partial(_write_shard, kinds), jobs, out, "write", releases_gil=True)
@@ -93,7 +92,7 @@ def _write_shard(kinds: Sequence[Kind], job: Job, folder: Path) -> dict[str, Any
     shard, duplicates, paths = job
     mine = _as_ledger(shard, duplicates)
     keep = np.ones(shard.size, np.bool_)
-    keep[mine["row"].to_numpy() - shard.start] = False
+    keep[as_numpy(mine["row"]) - shard.start] = False
     verdicts: list[Verdict] = []
     spans = [(kind, read_columns(path)) for kind, path in zip(kinds, paths, strict=True)]
     kept = write_batches(folder / "documents.parquet", _kept(shard.documents, keep, spans, verdicts))
@@ -106,13 +105,10 @@ def _write_shard(kinds: Sequence[Kind], job: Job, folder: Path) -> dict[str, Any
 
 def _as_ledger(shard: Shard, duplicates: pa.Table) -> pa.Table:
     """A shard's rows to remove with the other columns of the ledger, and names in place of their codes."""
-    ids = shard.columns(["id"])["id"].take(pa.array(duplicates["row"].to_numpy() - shard.start))
-    suffix = pc.if_else(duplicates["chained"], CHAINED, "")
-    added = {
-        "id": ids,
-        "verdict": pa.repeat(pa.scalar("removed"), len(duplicates)),
-        "detail": pc.binary_join_element_wise("duplicate_of ", duplicates["kept"], suffix, ""),
-    }
+    ids = shard.columns(["id"])["id"].take(as_arrow(as_numpy(duplicates["row"]) - shard.start))
+    kept, chained = (duplicates[name].to_pylist() for name in ("kept", "chained"))
+    details = [f"duplicate_of {one}{CHAINED if far else ''}" for one, far in zip(kept, chained, strict=True)]
+    added = {"id": ids, "verdict": as_arrow(["removed"] * len(ids)), "detail": as_arrow(details)}
     names = [field.name for field in duplicates.schema if pa.types.is_dictionary(field.type)]
     columns = {
         name: duplicates[name].cast(pa.string()) if name in names else duplicates[name]
@@ -132,24 +128,28 @@ def _kept(
             verdicts += said
             yield batch
         else:
-            yield batch.filter(pa.array(mine))
+            yield batch.filter(as_arrow(mine))
 
 
 def _copies(shard: Shard, removed: pa.Table) -> Iterator[pa.RecordBatch]:
     """The removed documents without their texts, with the document that stands for each."""
-    rows = removed["row"].to_numpy() - shard.start
+    rows = as_numpy(removed["row"]) - shard.start
     for start, batch in read_batches(shard.documents, ["metadata"], holding=rows.tolist()):
         first, last = np.searchsorted(rows, (start, start + len(batch)))
-        metadata = batch["metadata"].take(pa.array(rows[first:last] - start))
+        metadata = batch["metadata"].take(as_arrow(rows[first:last] - start))
         table = removed.slice(first, last - first).append_column("metadata", metadata)
         yield from table.select(COPIES_SCHEMA.names).combine_chunks().to_batches()
 
 
 def _counted(duplicates: pa.Table, names: list[str]) -> Counter[Any]:
-    """The number of rows for each combination of these columns."""
-    found = duplicates.group_by(names).aggregate([([], "count_all")])
-    keys = zip(*(found[name].to_pylist() for name in names), strict=True)
-    return Counter(dict(zip(keys, found["count_all"].to_pylist(), strict=True)))
+    """The number of rows for each combination of these columns, which are dictionaries."""
+    columns = [duplicates[name].combine_chunks() for name in names]
+    sizes = [max(1, len(column.dictionary)) for column in columns]
+    codes = [as_numpy(pa.chunked_array([column.indices])) for column in columns]
+    found, times = np.unique(np.ravel_multi_index(codes, sizes), return_counts=True)
+    chosen = zip(columns, np.unravel_index(found, sizes), strict=True)
+    keys = zip(*(column.dictionary.take(as_arrow(places)).to_pylist() for column, places in chosen), strict=True)
+    return Counter(dict(zip(keys, times.tolist(), strict=True)))
 
 
 def _check_sources(config: DedupConfig, total: Counter[str], removed: Removed, ours: Removed) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from storage.artifact import Artifact
-from storage.shards.arrays import Int64, UInt8, UInt32
+from storage.shards.arrays import Int64, UInt8, UInt32, as_arrow
 from storage.shards.documents import count_rows, read_batches, shard_name
 from storage.shards.parquet import parquet_writer
 from tasks.dedup import kernels
@@ -120,7 +120,8 @@ def _sketch_shard(config: SketchConfig, shard: Path, folder: Path) -> dict[str, 
         for _, batch in read_batches(shard, ["id", "source", "text"]):
             made = sketch_texts(scanner, config.ngram, batch["text"], a, b)
             exact = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(batch), [None, pa.py_buffer(made.exact)])
-            columns = [exact, made.lengths, made.words, *conditions(batch["text"])]
+            measured = (made.lengths, made.words, *conditions(batch["text"]))
+            columns = [exact, *(as_arrow(values) for values in measured)]
             writer.write_batch(pa.record_batch([batch["id"], batch["source"], *columns], schema=SCHEMA))
             file.write(made.signatures.data)
             content.update("".join(batch["id"].to_pylist()).encode())

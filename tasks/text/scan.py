@@ -16,12 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.shards.arrays import AnyArray, Bool, Int64, UInt8, UInt64
+from storage.shards.arrays import AnyArray, Bool, Int64, UInt8, UInt64, as_arrow
 from tasks.text import kernels
 from tasks.text.block_kernels import BLOCK
 from tasks.text.characters import ALL, INVISIBLE, SIZE, characters
 
 MARKS, JOINER = 30, "\u034f"
+FIRST_OF_MARKS = 0xCC  # the least first byte of a combining mark, U+0300 and above
 PORTION = 1 << 19  # bytes of text scanned at once (at least one document): the buffers fit into the CPU cache
 
 
@@ -65,14 +66,14 @@ class Scanner:
             scanned, hard = self._scan(texts.slice(start, end - start), np.arange(start, end))
             yield scanned
             if len(hard):
-                normal = pa.array([self.normalise(texts[row].as_py()) for row in hard.tolist()], pa.string())
+                normal = as_arrow([self.normalise(texts[row].as_py()) for row in hard.tolist()])
                 yield self._scan(normal, hard)[0]
 
     def normalise(self, text: str) -> str:
         """The steps that need Python: NFC and case folding. The kernel handles white space."""
         for character in self._left_out:  # before NFC, which composes characters that they separate
             text = text.replace(character, "")
-        if longest_run_of_marks(text) > MARKS:
+        if has_long_run(text):
             text = stream_safe(text)
         text = unicodedata.normalize("NFC", text)
         return text.casefold() if self.ignore_case else text
@@ -96,6 +97,12 @@ class Scanner:
             hard,
         )
         return Scanned(rows, self._text, text_ends, self._words, word_ends), rows[hard]
+
+
+def has_long_run(text: str) -> bool:
+    """Whether a run of combining marks is longer than `MARKS`. Most texts have too few characters that might be one."""
+    possible = np.count_nonzero(np.frombuffer(text.encode(), np.uint8) >= FIRST_OF_MARKS)
+    return bool(possible > MARKS) and longest_run_of_marks(text) > MARKS
 
 
 def longest_run_of_marks(text: str) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from storage.shards.arrays import Int64
+from storage.shards.arrays import Int64, as_arrow, as_numpy
 from storage.shards.parquet import parquet_writer, read_columns
 from tasks.dedup.buckets import ranges_for
 from tasks.dedup.clusters import Components
@@ -64,8 +64,8 @@ def _describe(
     """Write what the choice needs to know about some documents of a shard: a batch for each piece, of its rows."""
     shard, local, labels, piece_of = job
     order = np.argsort(piece_of, kind="stable")
-    table = described(config, corpus, local + shard.start).append_column("cluster", pa.array(labels))
-    (batch,) = table.take(pa.array(order)).combine_chunks().to_batches()
+    table = described(config, corpus, local + shard.start).append_column("cluster", as_arrow(labels))
+    (batch,) = table.take(as_arrow(order)).combine_chunks().to_batches()
     ends = np.searchsorted(piece_of[order], np.arange(pieces), "right").tolist()
     with pa.OSFile(str(folder / ROWS), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
         for start, end in itertools.pairwise([0, *ends]):
@@ -77,10 +77,10 @@ def _choose(described: list[str], piece: int, folder: Path) -> dict[str, Any]:
     """Write the rows to remove of one piece."""
     rows = pa.Table.from_batches([_read(path, piece) for path in described]).combine_chunks()
     table = for_choice(rows).sort_by([("cluster", "ascending"), *PREFERENCE])
-    _, first, member_of = np.unique(table["cluster"].to_numpy(), return_index=True, return_inverse=True)
+    _, first, member_of = np.unique(as_numpy(table["cluster"]), return_index=True, return_inverse=True)
     keeper = first[member_of]  # as an index of the table
-    removed = pa.array((keeper != np.arange(len(table))) & (table["earlier"].to_numpy() == 0))
-    kept = table.take(pa.array(keeper).filter(removed))
+    removed = as_arrow((keeper != np.arange(len(table))) & (as_numpy(table["earlier"]) == 0))
+    kept = table.take(as_arrow(keeper).filter(removed))
     table = table.filter(removed)
     columns = [table["row"], kept["row"], table["source"].cast(CODES), kept["id"], kept["source"].cast(CODES)]
     with parquet_writer(folder / REMOVED, REMOVED_SCHEMA) as writer:

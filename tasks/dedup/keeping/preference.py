@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from storage.shards.arrays import Int64
+from storage.shards.arrays import Int64, as_arrow, as_numpy
 from storage.shards.documents import SYNTHETIC
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
@@ -50,14 +50,14 @@ def for_choice(table: pa.Table) -> pa.Table:
     `broken`, whether there are several lines, most of them of text. Among equal words, these prefer headings in their
     own lines to a text on a single line, and to a line for each word.
     """
-    text, other, longest = (table[name].to_numpy() for name in ("text", "other", "longest"))
+    text, other, longest = (as_numpy(table[name]) for name in ("text", "other", "longest"))
     added = {
-        "clean": clean_text(table, table["cluster"].to_numpy()),
+        "clean": clean_text(table, as_numpy(table["cluster"])),
         "apart": np.where(other < text, other, 0),
         "broken": ((longest < text + other) & (other < text)).astype(np.int8),
     }
     for name, column in added.items():
-        table = table.append_column(name, pa.array(column))
+        table = table.append_column(name, as_arrow(column))
     return table
 
 
@@ -66,7 +66,7 @@ def clean_text(table: pa.Table, clusters: Int64) -> Int64:
     their lines, so the smallest value holds for all, less each one's own defects. A text that lost its line breaks
     hides its headings and menus, so its share of clean text is at most that of the best in its cluster with lines, and
     a little less."""
-    text, other, repairs, longest = (table[name].to_numpy().astype(np.int64) for name in CONDITION[2:])
+    text, other, repairs, longest = (as_numpy(table[name]).astype(np.int64) for name in CONDITION[2:])
     size = text + other
     clean = np.maximum(text - BURDEN * other, (LEAST * size).astype(np.int64))
     unbroken = (longest > LONGEST) & (longest > WHOLE * size)
@@ -90,6 +90,6 @@ def standing(config: DedupConfig, corpus: Corpus, rows: Int64) -> pa.Table:
     table = corpus.columns(rows, ["id", "source"])
     ranks = {name: number for number, name in enumerate(config.source_order)}
     rank = [ranks.get(source, len(ranks) + source.startswith(SYNTHETIC)) for source in table["source"].to_pylist()]
-    table = table.append_column("row", pa.array(rows)).append_column("rank", pa.array(rank, pa.int64()))
-    table = table.append_column("earlier", pa.array(corpus.is_earlier(rows).astype(np.int8)))
-    return table.append_column("content", pa.array(corpus.contents(rows), pa.string()))
+    table = table.append_column("row", as_arrow(rows)).append_column("rank", as_arrow(np.array(rank, np.int64)))
+    table = table.append_column("earlier", as_arrow(corpus.is_earlier(rows).astype(np.int8)))
+    return table.append_column("content", as_arrow(corpus.contents(rows)))

@@ -90,7 +90,7 @@ class Candidates:
 def _spill_shard(
     corpus: Corpus, count: int, height: int, ranges: int, skipped: Int64, shard: Shard, folder: Path
 ) -> dict[str, Any]:
-    places = np.setdiff1d(np.arange(shard.size), skipped - shard.start, assume_unique=True)
+    places = shard.without(skipped)
     signatures = corpus.signatures_of(shard, places)
     keys = []
     for band in range(count):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.shards.arrays import Int64, UInt32, UInt64
+from storage.shards.arrays import Int64, UInt32, UInt64, distinct
 from tasks.dedup.clusters import Components, unique_edges
 from tasks.dedup.near_duplicates import compare_kernels
 from tasks.dedup.near_duplicates.candidates import Candidates
@@ -36,10 +36,10 @@ def join_large_buckets(
     candidates: Candidates, large: list[Int64], components: Components, shingles: Shingles
 ) -> Joined:
     """Verified edges between documents of large buckets that are in different components."""
-    rows = np.unique(np.concatenate([np.empty(0, np.int64), *large]))
+    rows = distinct(np.concatenate([np.empty(0, np.int64), *large]))
     labels = Labels(rows, components.labels(rows))
     apart = [members for members in large if labels.differ(members)]
-    shingles.take(np.unique(np.concatenate([np.empty(0, np.int64), *apart])))
+    shingles.take(distinct(np.concatenate([np.empty(0, np.int64), *apart])))
     buckets = LargeBuckets(candidates, shingles)
     for members in apart:
         buckets.join(members, labels)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ import pyarrow as pa
 import xxhash
 
 from storage.errors import DamagedArtifact
-from storage.shards.arrays import Float64, Int64, UInt64
+from storage.shards.arrays import Float64, Int64, UInt64, as_arrow, distinct, find
 from storage.shards.documents import read_batches
 from tasks.dedup import kernels
 from tasks.dedup.config import SketchConfig
@@ -53,7 +54,7 @@ class Shingles:
 
     def similarities(self, edges: Int64) -> Float64:
         """The exact Jaccard similarity of each pair of rows."""
-        self.take(np.unique(edges))
+        self.take(distinct(edges))
         if len(edges) <= EDGES_AT_ONCE:  # a map would take longer
             return _similarities(self._portion(edges))
         parts = np.split(edges, range(EDGES_AT_ONCE, len(edges), EDGES_AT_ONCE))
@@ -64,13 +65,13 @@ class Shingles:
 
     def _portion(self, edges: Int64) -> Portion:
         """All that a worker needs to compare some pairs."""
-        rows = np.unique(edges)
+        rows = distinct(edges)
         places = self.places[np.searchsorted(self.rows, rows)]
-        return Portion(edges, rows, places, {file: self.files[file] for file in np.unique(places[:, 0]).tolist()})
+        return Portion(edges, rows, places, {file: self.files[file] for file in distinct(places[:, 0]).tolist()})
 
     def take(self, rows: Int64) -> None:
         """Compute the shingles of ascending rows from their texts, unless that was done before."""
-        missing = np.setdiff1d(rows, self.rows, assume_unique=True)
+        missing = rows[~find(rows, self.rows)[1]]
         if not len(missing):
             return
         jobs = list(self.corpus.split(missing))
@@ -111,7 +112,7 @@ def _similarities(portion: Portion) -> Float64:
 
 def _halves(portion: Portion) -> Iterator[Portion]:
     for edges in np.array_split(portion.edges, 2):
-        rows = np.unique(edges)
+        rows = distinct(edges)
         yield Portion(edges, rows, portion.places[np.searchsorted(portion.rows, rows)], portion.files)
 
 
@@ -120,12 +121,13 @@ def _read(places: Int64, files: dict[int, Path]) -> UInt64:
     sets = np.empty((places[:, 2] - places[:, 1]).sum(), np.uint64)
     room = memoryview(sets.data).cast("B")
     at = 0
-    for number, group in itertools.groupby(places.tolist(), lambda place: place[0]):
+    first = np.append(True, (places[1:, 0] != places[:-1, 0]) | (places[1:, 1] != places[:-1, 2]))
+    adjacent = np.column_stack((places[first, :2], places[np.roll(first, -1), 2]))
+    for number, group in itertools.groupby(adjacent.tolist(), lambda place: place[0]):
         with files[number].open("rb", buffering=0) as file:  # a mapping's pages would count as this process's
             for _, start, end in group:
-                file.seek(sets.itemsize * start)
                 after = at + sets.itemsize * (end - start)
-                if file.readinto(room[at:after]) != after - at:
+                if os.preadv(file.fileno(), [room[at:after]], sets.itemsize * start) != after - at:
                     raise DamagedArtifact(
                         f"{files[number]} ends too early.",
                         f"Delete {files[number].parent} and run again: its shard is read again.",
@@ -140,7 +142,7 @@ def _take_shingles(config: SketchConfig, job: tuple[Shard, Int64], folder: Path)
     found: list[UInt64] = []
     for start, batch in read_batches(shard.documents, ["text"], holding=wanted.tolist()):
         first, last = np.searchsorted(wanted, (start, start + len(batch)))
-        found += shingle_sets(scanner, config.ngram, batch["text"].take(pa.array(wanted[first:last] - start)))
+        found += shingle_sets(scanner, config.ngram, batch["text"].take(as_arrow(wanted[first:last] - start)))
     with (folder / SETS).open("wb") as file:
         file.writelines(shingles.data for shingles in found)
     np.save(folder / ENDS, np.cumsum([len(shingles) for shingles in found]))

@@ -84,7 +84,7 @@ def find_spans(config: DedupConfig, kind: Kind, corpus: Corpus, removed: Int64, 
 
 def _spill_windows(kind: Kind, removed: Int64, parts: int, shard: Shard, folder: Path) -> dict[str, Any]:
     """Write the windows of a shard, partitioned by range of keys."""
-    kept = np.setdiff1d(np.arange(shard.size), removed - shard.start, assume_unique=True)
+    kept = shard.without(removed)
     salts = kind.salts(shard.documents)
     with PartWriter(folder, WINDOWS) as file:
         for texts, places in _texts(shard.documents, kept):

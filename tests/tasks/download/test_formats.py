@@ -416,7 +416,7 @@ def test_odd_json_is_read_or_refused_by_line(tmp_path: Path) -> None:
 def test_numbers_have_all_their_digits_at_any_depth(tmp_path: Path) -> None:
     numbers = f"{2**64}, {-(2**63) - 1}, {10**30}, {2**63}, 1e19, 0.1, -0, -0.0, 5E-324"
     deep = '{"a": ' * 40 + str(2**64) + "}" * 40
-    rows = [f'{{"text": "{name}", "n": {value}}}' for name, value in (("w", f"[{{\"m\": [{numbers}]}}]"), ("d", deep))]
+    rows = [f'{{"text": "{name}", "n": {value}}}' for name, value in (("w", f'[{{"m": [{numbers}]}}]'), ("d", deep))]
     (tmp_path / "a.jsonl").write_text("\n".join(rows))
     read = list(read_file(tmp_path / "a.jsonl", "a", source(tmp_path / "a.jsonl"), 10_000))
     assert [repr(row.values) for row in read if isinstance(row, Row)] == [repr(json.loads(row)) for row in rows]
