@@ -15,14 +15,14 @@ from tasks.text.ngram_kernels import key_of, weight_of
 from tasks.text.table_kernels import locate
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def gather_keys(words, firsts, lengths, keys):
     """Write the key of each n-gram of `lengths[g]` words from `words[firsts[g]]` on to `keys`."""
     for g in range(len(firsts)):
         keys[g] = key_of(words, firsts[g], lengths[g])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def fill(keys, openings, shift, table, bits):
     """Store each n-gram's number under its key, and set the bit of its opening, the key of its first words."""
     for g in range(len(keys)):
@@ -33,7 +33,7 @@ def fill(keys, openings, shift, table, bits):
         bits[bit >> np.uint64(3)] |= np.uint8(1 << (bit & np.uint64(7)))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def find(words, word_ends, shortest, wanted, shift, table, bits, seen, stamp, texts, ngrams):
     """Find the distinct n-grams of D texts in the table: text `texts[k]` has n-gram `ngrams[k]`. Returns their number.
 

@@ -33,7 +33,7 @@ EDIT = np.frombuffer(b"edit]", np.uint8)
 NEEDED = np.frombuffer(b"citation needed]", np.uint8)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def ends_with_ellipsis(data, start, end):
     """Whether `data[start:end]` ends in ... or …"""
     if end - start < 3:
@@ -42,7 +42,7 @@ def ends_with_ellipsis(data, start, end):
     return (a == 0x2E and b == 0x2E and c == 0x2E) or (a == 0xE2 and b == 0x80 and c == 0xA6)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def starts_with_bullet(data, start, end):
     """Whether the nonempty `data[start:end]` starts with - or •"""
     if data[start] == 0x2D:
@@ -50,19 +50,19 @@ def starts_with_bullet(data, start, end):
     return end - start >= 3 and data[start] == 0xE2 and data[start + 1] == 0x80 and data[start + 2] == 0xA2
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def cuts_word(kind, seen):
     """Whether a character of class `kind` begins a word within a run whose word so far has the classes `seen`."""
     return ((kind | seen) & UNSPACED) != 0 and (kind & ALPHANUMERIC) != 0 and (seen & ALPHANUMERIC) != 0
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def closers_of(seen):
     """The classes of the closing marks of a word or line with the classes `seen`."""
     return CLOSER | WIDE_CLOSER if seen & UNSPACED else CLOSER
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def ends_sentence(data, start, end, closers, codes):
     """Whether the word `data[start:end]` ends in terminal punctuation, ignoring closing marks after it."""
     while end > start:
@@ -78,7 +78,7 @@ def ends_sentence(data, start, end, closers, codes):
     return False
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def citation_length(data, i, end, codes):
     """Bytes of the citation that the bracket at `i` opens, such as [12], [edit], [citation needed], or 0."""
     # `\d*` of Python's `re` matches decimals of every script, and an empty pair of brackets
@@ -96,7 +96,7 @@ def citation_length(data, i, end, codes):
     return 0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def cut_citations(data, start, end, codes, out):
     """Write the line without its citations to `out`: (length, number of citations)."""
     at = 0
@@ -114,7 +114,7 @@ def cut_citations(data, start, end, codes, out):
     return at, cut
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def find_phrases(data, start, end, phrases):
     """The kinds of phrases in `data[start:end]`, as bits (Wu and Manber 1994). `phrases` is a PhraseTables."""
     bits = 0
@@ -134,7 +134,7 @@ def find_phrases(data, start, end, phrases):
     return bits
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def starts_with(data, start, end, phrase, length):
     """Whether `data[start:end]`, with ASCII letters lowered, starts with a phrase."""
     if end - start < length:
@@ -148,7 +148,7 @@ def starts_with(data, start, end, phrase, length):
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def count_sentences(data, end, codes):
     """Count the sentences in the first `end` bytes, as `c4.count_sentences` does."""
     sentences = 0
@@ -177,7 +177,7 @@ def count_sentences(data, end, codes):
     return sentences + open_end
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def count_c4_line(data, start, end, words, longest, marks, sentences, rules, tables, scratch, row):
     """Apply C4's rules to a stripped line, and count it and its contents if it stays.
 
@@ -196,7 +196,7 @@ def count_c4_line(data, start, end, words, longest, marks, sentences, rules, tab
     test_c4_line(data, start, end, words, marks, sentences, rules, tables, row)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def test_c4_line(data, start, end, words, marks, sentences, rules, tables, row):
     """Apply the tests that follow the cutting of citations. Returns whether the line stays."""
     if rules.terminal_punctuation and not ends_c4_line(data, start, end, marks, tables.codes):
@@ -218,7 +218,7 @@ def test_c4_line(data, start, end, words, marks, sentences, rules, tables, row):
     return True
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def ends_c4_line(data, start, end, marks, codes):
     """Whether a line ends as C4 requires, as in `c4.ends_line`. `marks` is the union of its characters' classes."""
     if end == start:
@@ -232,7 +232,7 @@ def ends_c4_line(data, start, end, marks, codes):
     return (marks & UNSPACED) != 0 and ends_sentence(data, start, end, closers_of(marks), codes)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def count_lines(data, begin, work, lines, rules, tables, row):
     """Count over the lines of `str.splitlines`: bullets, ellipses, and what C4 keeps."""
     kinds, lengths, line_words = work.word_kinds, work.lengths, work.line_words
@@ -262,7 +262,7 @@ def count_lines(data, begin, work, lines, rules, tables, row):
         )
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def count_newline_lines(data, begin, end, work, newlines, words, continued, short, as_datatrove, row):
     """Count over the lines between newlines: repeats (Gopher), and FineWeb's measures of non-blank lines.
 

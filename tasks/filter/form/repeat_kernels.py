@@ -23,14 +23,14 @@ LOW = np.uint64(0xFFFFFFFF)
 STOPPED = np.uint64(0xFFF)  # the bits of a hash that rule out most words as stop words
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def next_turn(work):
     """Start a new round of the table, which empties it. Returns the round's number."""
     work.turn[0] += 1
     return np.uint64(work.turn[0])
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def table_shift(keys):
     """The shift that leaves just enough bits of a hash to index a table that `keys` keys fill to half at most."""
     bits = 3
@@ -39,7 +39,7 @@ def table_shift(keys):
     return np.uint64(64 - bits)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def find_row(table, shift, turn, key):
     """(row, number) of a key in round `turn`. For an absent key, the empty row to put it in, and −1."""
     mask = (np.uint64(1) << (np.uint64(64) - shift)) - np.uint64(1)
@@ -52,7 +52,7 @@ def find_row(table, shift, turn, key):
     return row, np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def number_words(work, words, stop_words, stops):
     """Number the distinct words by first occurrence, and leave in `work` the positions of those that occur at least
     twice. Returns the number of positions left, and adds to `stops` the number of distinct stop words of each list.
@@ -100,7 +100,7 @@ def count_stop_sequences(work, words, stop_words, stops):
                 stops[stop_words.sequence_lists[s]] += 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def keep_repeated(work, left):
     """Keep the positions whose number occurs at least twice. Returns how many they are."""
     numbers, places, counts = work.numbers, work.places, work.counts
@@ -114,7 +114,7 @@ def keep_repeated(work, left):
     return kept
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def number_ngrams(work, left):
     """From the positions of repeated n-grams to those of repeated n+1-grams: (positions left, distinct n+1-grams met).
 
@@ -147,7 +147,7 @@ def number_ngrams(work, left):
     return keep_repeated(work, met), distinct
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def top_characters(work, words, n, distinct, as_datatrove):
     """Characters in all occurrences of the most frequent n-gram, the first on a tie, with one space where white space
     separates its words.
@@ -172,7 +172,7 @@ def top_characters(work, words, n, distinct, as_datatrove):
     return size * count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def duplicate_characters(work, n, left):
     """Characters, without white space, in n-grams that repeat an earlier one, scanning from left to right.
 
@@ -212,7 +212,7 @@ def load64(typing, data, start):
     return types.uint64(data, types.int64), generate
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def hash_span(data, start, end):
     """A 64-bit hash of `data[start:end]`, 8 bytes at a time (multiply and xor-shift, in the manner of FxHash)."""
     # The length goes in first: the last bytes are zero-padded, and padding must not collide with zeros
@@ -230,7 +230,7 @@ def hash_span(data, start, end):
     return mix64((h ^ word) * GOLDEN)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
 def seen_before(table, shift, turn, key):
     """Whether this key was queried before in round `turn`. Marks it as queried."""
     row, number = find_row(table, shift, turn, key)
@@ -240,7 +240,7 @@ def seen_before(table, shift, turn, key):
     return number >= 0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def count_paragraphs(data, begin, work, breaks, words, row):
     """Count paragraphs and repeated paragraphs: the parts between two or more newlines of the stripped text.
 
