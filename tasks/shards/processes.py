@@ -1,20 +1,25 @@
 """Shards in worker processes, which end with the process that started them, even by kill -9.
 
-A process loads again what this one has loaded: a second or two of imports and compiled kernels. So by default this
-process begins by itself, and starts others as soon as they would save more than they cost: a small corpus, or a stage
-with little to do, is done sooner without them.
+Workers that stay for a run are forked from a server, a process that has imported what they need: else each would spend
+a second or two on the same imports. By default this process begins a map by itself. It starts the server as soon as
+workers would save more than they cost, and hands over when the server is ready: a small corpus, or a stage with little
+to do, is done sooner without them.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Collection
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 
@@ -24,20 +29,29 @@ from tasks.shards.shard import Call, work_elsewhere
 from tasks.shards.threads import Threads
 from tasks.stage import machine
 
-FIRST = 3.0  # seconds for the first shard, which also loads what all need
-SAMPLE = 1.0  # seconds of later shards, from which the rest is estimated
-SAVED = 2.0  # minimum seconds that processes must save
+FIRST = 0.5  # seconds of a map after which it is estimated. Its first shard also loads what all need
+READY = 1.5  # seconds in which the server imports, while this process goes on
+SAVED = 1.0  # minimum seconds that the first workers must save
+# What the server imports: the work that holds the interpreter's lock, and so runs in processes
+IMPORTED = ("tasks.download.portions", "tasks.filter.pii.measure", "tasks.tokenizer.sample")
+
+_KEPT: set[Processes] = set()  # that may use the server
+_LOCK = threading.Lock()
 
 
 class Processes:
-    """Worker processes, `workers` of them, each started when it has work."""
+    """Worker processes, `workers` of them, each started when it has work. Those of one map are new processes, which
+    have imported nothing; those that are `kept` for a run are forked."""
 
     by_reference = True
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, workers: int, *, kept: bool = False) -> None:
+        self.workers, self._kept = workers, kept
         self.advice = f"Lower runtime.data.workers, now {workers}"
-        self._pool = _pool(workers)
+        self._pool = self._new_pool()
+        if kept:
+            with _LOCK:
+                _KEPT.add(self)
 
     def begin(self, folder: Path, shards: int) -> None:
         """Nothing to check: they run this code and see these files."""
@@ -48,11 +62,13 @@ class Processes:
 
     def submit(self, call: Call) -> Future[None]:
         """Run a call in a process. A pool that lost a process is broken, so a new pool replaces it."""
+        if self._kept:
+            _serve()
         try:
             return self._pool.submit(work_elsewhere, call)
         except BrokenProcessPool:
             self._pool.shutdown()
-            self._pool = _pool(self.workers)
+            self._pool = self._new_pool()
             return self._pool.submit(work_elsewhere, call)
 
     def meaning(self, error: BaseException) -> BaseException:
@@ -66,17 +82,27 @@ class Processes:
     def close(self) -> None:
         """End the processes."""
         self._pool.shutdown(cancel_futures=True)
+        with _LOCK:
+            _KEPT.discard(self)
+            if self._kept and not _KEPT:
+                # As Python's own tests do. Its processor time, with that of its workers, then counts as this process's
+                forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        context, begin = (_Forking(), _begin_forked) if self._kept else (_Spawning(), _begin)
+        return ProcessPoolExecutor(self.workers, mp_context=context, initializer=begin, initargs=(os.getpid(),))
 
 
 class PerhapsProcesses(Processes):
     """One thread of this process, then `workers` processes, which stay for later maps."""
 
     def __init__(self, workers: int) -> None:
-        super().__init__(workers)
+        super().__init__(workers, kept=True)
         self._alone = Threads(1)
+        self._served: float | None = None  # when the server was started
 
     def begin(self, folder: Path, shards: int) -> None:
-        """Judge each map afresh."""
+        """Judge each map afresh. Workers that an earlier one has started are there at once."""
         self._shards, self._done, self._many = shards, 0, False
         self._began = _clock()
 
@@ -86,7 +112,7 @@ class PerhapsProcesses(Processes):
         return super().room() if self._many else 1
 
     def submit(self, call: Call) -> Future[None]:
-        """Run a call here, or in a process that starts now."""
+        """Run a call here, or in a process."""
         if self._many:
             return super().submit(call)
         future = self._alone.submit(call)
@@ -100,17 +126,24 @@ class PerhapsProcesses(Processes):
 
     def _count(self, _: Future[None]) -> None:
         self._done += 1
-        if self._done == 1:
-            self._began = _clock()
 
     def _pays(self, seconds: float) -> bool:
-        """Whether processes are worth their start, `seconds` after the first shard was done, or until then after the
-        map began."""
+        """Whether processes are worth their start, `seconds` after the map began, and their server is ready."""
         left = self._shards - self._done
-        if self._done <= 1:
-            return left > 1 and seconds > FIRST
-        alone = seconds / (self._done - 1) * left
-        return seconds > SAMPLE and alone * (1 - 1 / self.workers) > SAVED
+        if self._served is None:
+            alone = seconds / max(1, self._done) * left
+            if left > 1 and seconds > FIRST and alone * (1 - 1 / self.workers) > SAVED:
+                _serve()
+                self._served = time.monotonic()
+            return False
+        return left > 1 and time.monotonic() - self._served > READY
+
+
+def _serve() -> None:
+    """Start the server, unless it runs. It has the environment of this moment, starts no thread and runs no work."""
+    with _LOCK:
+        forkserver.set_forkserver_preload([*IMPORTED])
+        forkserver.ensure_running()
 
 
 def compiles() -> bool:
@@ -124,7 +157,7 @@ def _clock() -> float:
     return time.monotonic() - machine.compiled_seconds()
 
 
-class _Worker(SpawnProcess):
+class _Worker(BaseProcess):
     """A process that doesn't import the program that started it. A script without `if __name__ == "__main__":` would
     run again in each worker, and no worker needs it."""
 
@@ -138,16 +171,36 @@ class _Worker(SpawnProcess):
             sys.modules["__main__"] = program
 
 
-class _Context(SpawnContext):
-    """Spawned, not forked: Prefect and torch run threads, and forking a process with threads can deadlock."""
-
-    Process = _Worker
+class _Spawned(_Worker, SpawnProcess):
+    pass
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, mp_context=_Context(), initializer=_begin, initargs=(os.getpid(),))
+class _Forked(_Worker, ForkServerProcess):
+    pass
+
+
+# Neither forks this process: Prefect and torch run threads, and forking a process with threads can deadlock
+class _Spawning(SpawnContext):
+    Process = _Spawned
+
+
+class _Forking(ForkServerContext):
+    Process = _Forked
 
 
 def _begin(parent: int) -> None:
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what to do
+
+
+def _begin_forked(_: int) -> None:
+    """The kernel would end this process with the server, which lives as long as any worker does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)

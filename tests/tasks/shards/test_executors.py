@@ -142,15 +142,38 @@ def test_a_function_whose_file_was_replaced_is_refused_and_does_not_run(tmp_path
 
 @pytest.mark.parametrize(("seconds", "processes"), [(0.0, 1), (0.1, 3)])
 def test_processes_are_started_where_much_is_left(tmp_path: Path, seconds: float, processes: int) -> None:
-    """By default: the first shards are worked through here."""
-    results = map_shards(functools.partial(slow, seconds), range(60), output(tmp_path, "auto"), "perhaps")
-    assert results[0].counts == {"pid": os.getpid()}
-    assert len({result.counts["pid"] for result in results}) == processes
+    """By default: the first shards are worked through here, and a later map of the run finds the workers."""
+    found: list[set[int]] = []
+
+    def run() -> None:
+        with resources():
+            for name in ("perhaps", "again"):
+                results = map_shards(functools.partial(slow, seconds), range(60), output(tmp_path, "auto"), name)
+                found.append({result.counts["pid"] for result in results})
+
+    Context().run(run)
+    alone, workers = {os.getpid()}, found[0] - {os.getpid()}
+    assert alone <= found[0]
+    assert len(found[0]) == processes
+    assert found[1] == (workers or alone)
+    assert have_ended(workers)
 
 
 def slow(seconds: float, shard: int, folder: Path) -> dict[str, int]:
     time.sleep(seconds)
     return {"pid": os.getpid()}
+
+
+def parentage(shard: int, folder: Path) -> dict[str, Any]:
+    time.sleep(0.2)
+    return {"parent": os.getppid(), "imported": set(processes.IMPORTED) <= set(sys.modules)}
+
+
+def test_workers_of_a_run_are_forked_from_one_server_that_has_their_imports(tmp_path: Path) -> None:
+    results = map_shards(parentage, range(6), output(tmp_path, "process"), "parentage")
+    (server,) = {result.counts["parent"] for result in results}
+    assert server != os.getpid()
+    assert all(result.counts["imported"] for result in results)
 
 
 @pytest.mark.soak
@@ -349,7 +372,7 @@ def test_no_processes_are_started_to_wait_for_what_this_one_compiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "FIRST", 1.0)
-    results = map_shards(compile_first, range(4), output(tmp_path, "auto"), "perhaps")
+    results = Context().run(map_shards, compile_first, range(4), output(tmp_path, "auto"), "perhaps")
     assert {result.counts["pid"] for result in results} == {os.getpid()}
 
 
