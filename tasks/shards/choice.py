@@ -19,9 +19,7 @@ from tasks.stage.session import resources
 
 
 @contextmanager
-def executor_for(
-    data: DataRuntime, count: int, *, releases_gil: bool, accelerators: int, isolated: bool
-) -> Iterator[Executor]:
+def executor_for(data: DataRuntime, count: int, *, accelerators: int, isolated: bool) -> Iterator[Executor]:
     """The executor for a map of `count` shards with these needs; see `map_shards`."""
     if accelerators or isolated:
         with closing(Processes(min(accelerators or data.workers, count))) as processes:
@@ -29,7 +27,7 @@ def executor_for(
         return
     kind: str = data.executor
     if kind == "auto":
-        kind = "here" if min(data.workers, count) == 1 else "thread" if releases_gil else "perhaps processes"
+        kind = "here" if min(data.workers, count) == 1 else "perhaps processes"
     with resources() as kept:
         yield kept.get(f"{kind} {data.workers} {data.address}", lambda: _open(kind, data))
 

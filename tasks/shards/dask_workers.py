@@ -59,7 +59,7 @@ class DaskWorkers:
             self._pool = self.client.get_executor(pure=False)
             self._stack = stack.pop_all()
 
-    def begin(self, folder: Path, shards: int) -> None:
+    def begin(self, folder: Path, shards: int, releases_gil: bool) -> None:
         """The first time, check what each worker sees."""
         if not self._checked:
             check_workers(folder, self._ask)

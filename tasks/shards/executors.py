@@ -27,7 +27,7 @@ class Executor(Protocol):
     by_reference: bool
     advice: str
 
-    def begin(self, folder: Path, shards: int) -> None:
+    def begin(self, folder: Path, shards: int, releases_gil: bool) -> None:
         """Prepare for the calls of a map with this folder. Raises ConfigError for workers that can't work there."""
 
     def room(self) -> int:

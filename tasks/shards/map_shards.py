@@ -56,7 +56,7 @@ def map_shards(
 
     `function` writes into `folder` and returns JSON. It must be importable (a module-level function or a `partial` of
     one) and pickle, as must the shards: a worker may be on another host. A call states its needs, not its executor:
-    `releases_gil` is for work that releases the interpreter's lock (numba, Arrow) and so can run in threads,
+    `releases_gil` is for work that releases the interpreter's lock (numba, Arrow) and so can run in threads too,
     `accelerators` is the number of GPUs of this machine, each held by a process that ends with the map, and `isolated`
     is for user code, in processes that run nothing else.
 
@@ -68,10 +68,8 @@ def map_shards(
     waiting = clear(folder, len(shards))
     progress = _Progress(out, name, unit, len(shards) - len(waiting), len(shards))
     if waiting:
-        with executor_for(
-            out.runtime.data, len(waiting), releases_gil=releases_gil, accelerators=accelerators, isolated=isolated
-        ) as executor:
-            executor.begin(folder, len(waiting))
+        with executor_for(out.runtime.data, len(waiting), accelerators=accelerators, isolated=isolated) as executor:
+            executor.begin(folder, len(waiting), releases_gil)
             with broadcast(function, folder) if executor.by_reference else nullcontext(function) as sent:
                 calls = (Call(sent, shards[i], shard_folder(folder, i), releases_gil) for i in waiting)
                 _run(executor, calls, progress, folder / STOP)

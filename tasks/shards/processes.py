@@ -1,9 +1,9 @@
 """Shards in worker processes, which end with the process that started them, even by kill -9.
 
 Workers that stay for a run are forked from a server, a process that has imported what they need: else each would spend
-a second or two on the same imports. By default this process begins a map by itself. It starts the server as soon as
-workers would save more than they cost, and hands over when the server is ready: a small corpus, or a stage with little
-to do, is done sooner without them.
+a second or two on the same imports. By default this process begins a map in its threads. It starts the server as soon
+as workers would save more than they cost, and hands over when the server is ready. A small corpus is done sooner
+without them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tasks.stage import machine
 
 FIRST = 0.5  # seconds of a map after which it is estimated. Its first shard also loads what all need
 READY = 1.5  # seconds in which the server imports, while this process goes on
+THREADS_LOSE = 0.2  # of their time, waiting for the interpreter's lock where the work releases it
 SAVED = 1.0  # minimum seconds that the first workers must save
 # What the server imports: the work that holds the interpreter's lock, and so runs in processes
 IMPORTED = ("tasks.download.portions", "tasks.filter.pii.measure", "tasks.tokenizer.sample")
@@ -53,7 +54,7 @@ class Processes:
             with _LOCK:
                 _KEPT.add(self)
 
-    def begin(self, folder: Path, shards: int) -> None:
+    def begin(self, folder: Path, shards: int, releases_gil: bool) -> None:
         """Nothing to check: they run this code and see these files."""
 
     def room(self) -> int:
@@ -94,34 +95,37 @@ class Processes:
 
 
 class PerhapsProcesses(Processes):
-    """One thread of this process, then `workers` processes, which stay for later maps."""
+    """Threads of this process, one where the work holds the interpreter's lock, then `workers` processes, which stay
+    for later maps."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers, kept=True)
-        self._alone = Threads(1)
+        self._threads = Threads(workers)
         self._served: float | None = None  # when the server was started
 
-    def begin(self, folder: Path, shards: int) -> None:
+    def begin(self, folder: Path, shards: int, releases_gil: bool) -> None:
         """Judge each map afresh. Workers that an earlier one has started are there at once."""
         self._shards, self._done, self._many = shards, 0, False
+        self._here = self._threads.room() if releases_gil else 1
+        self._saves = THREADS_LOSE if releases_gil else 1 - 1 / self.workers
         self._began = _clock()
 
     def room(self) -> int:
-        """One call while only this process works."""
+        """Of work that holds the interpreter's lock, one call while only this process works."""
         self._many = self._many or self._pays(_clock() - self._began)
-        return super().room() if self._many else 1
+        return super().room() if self._many else self._here
 
     def submit(self, call: Call) -> Future[None]:
         """Run a call here, or in a process."""
         if self._many:
             return super().submit(call)
-        future = self._alone.submit(call)
+        future = self._threads.submit(call)
         future.add_done_callback(self._count)
         return future
 
     def close(self) -> None:
-        """End the thread and the processes."""
-        self._alone.close()
+        """End the threads and the processes."""
+        self._threads.close()
         super().close()
 
     def _count(self, _: Future[None]) -> None:
@@ -131,8 +135,8 @@ class PerhapsProcesses(Processes):
         """Whether processes are worth their start, `seconds` after the map began, and their server is ready."""
         left = self._shards - self._done
         if self._served is None:
-            alone = seconds / max(1, self._done) * left
-            if left > 1 and seconds > FIRST and alone * (1 - 1 / self.workers) > SAVED:
+            here = seconds / max(1, self._done) * left
+            if left > 1 and seconds > FIRST and here * self._saves > SAVED:
                 _serve()
                 self._served = time.monotonic()
             return False

@@ -61,7 +61,7 @@ class RayWorkers:
             self._remote = ray.remote(num_cpus=1, max_retries=0)(work_elsewhere)
             self._stack = stack.pop_all()
 
-    def begin(self, folder: Path, shards: int) -> None:
+    def begin(self, folder: Path, shards: int, releases_gil: bool) -> None:
         """The first time, check what each host sees."""
         if not self._checked:
             check_workers(folder, _ask)

@@ -16,7 +16,7 @@ class Here:
     by_reference = False
     advice = ""
 
-    def begin(self, folder: Path, shards: int) -> None:
+    def begin(self, folder: Path, shards: int, releases_gil: bool) -> None:
         """Nothing to check: this process sees its own files."""
 
     def room(self) -> int:

@@ -142,13 +142,15 @@ def test_a_function_whose_file_was_replaced_is_refused_and_does_not_run(tmp_path
 
 @pytest.mark.parametrize(("seconds", "processes"), [(0.0, 1), (0.1, 3)])
 def test_processes_are_started_where_much_is_left(tmp_path: Path, seconds: float, processes: int) -> None:
-    """By default: the first shards are worked through here, and a later map of the run finds the workers."""
+    """By default: the first shards are worked through here, and a later map of the run finds the workers, even if
+    threads could do its work."""
     found: list[set[int]] = []
 
     def run() -> None:
         with resources():
-            for name in ("perhaps", "again"):
-                results = map_shards(functools.partial(slow, seconds), range(60), output(tmp_path, "auto"), name)
+            for name, releases_gil in (("perhaps", False), ("again", True)):
+                out, work = output(tmp_path, "auto"), functools.partial(slow, seconds)
+                results = map_shards(work, range(60), out, name, releases_gil=releases_gil)
                 found.append({result.counts["pid"] for result in results})
 
     Context().run(run)
