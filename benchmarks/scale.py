@@ -15,8 +15,8 @@ from pathlib import Path
 from benchmarks.corpus_to_tokens.__main__ import lines, to_tokens, written_profile
 from benchmarks.measure import DATA, Run, corpus, environment, measure
 from benchmarks.memory import REAL, sized
-from flows.commands.scale import corpus_bytes, in_corpus
-from models.growth import LAWS, Measured, fit
+from flows.commands.scale import corpus_bytes, in_corpus, measured
+from models.growth import LAWS, fit
 from storage.manifest import Manifest
 from storage.store import Store
 
@@ -57,9 +57,9 @@ def report(manifests: Mapping[str, Manifest]) -> None:
     for stage, law in LAWS.items():
         made = [manifest for manifest in manifests.values() if manifest.stage == stage]
         found = sorted(((corpus_bytes(one, manifests), one) for one in made), key=lambda each: each[0])
-        taken = [Measured(text, manifest.facts["cpu_seconds"]) for text, manifest in found]
+        taken = [measured(text, manifest, manifests) for text, manifest in found]
         sample = made[0].payload.config.get("sample_bytes_per_source", 1e18) if made else 1e18
-        for number, (text, seconds) in enumerate(taken):
+        for number, (text, seconds, _) in enumerate(taken):
             told = None
             if number:
                 limit = in_corpus(sample, *found[number - 1])

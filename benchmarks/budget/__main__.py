@@ -82,12 +82,19 @@ class Sampled(NamedTuple):
 def sampled(text: Path, *, small: bool) -> Sampled:
     """A run over a file of documents."""
     with tempfile.TemporaryDirectory(dir=text.parent) as folder:
-        store, stacks = Path(folder, "store"), Path(folder, "stacks.json")
-        _, _, module, *words = to_tokens(written_profile(text, Path(folder), small=small), store)
-        command = [sys.executable, "-m", "benchmarks.budget.sampler", str(stacks), module, *words]
-        subprocess.run(command, env=environment(1), check=True, stdout=sys.stderr)
-        found = json.loads(stacks.read_text())
-        return Sampled(by_phase(found["cpu"]), by_phase(found["wall"]), bytes_of(Store(str(store))), found["cpu"])
+        found = stacks(text, Path(folder), small=small)
+        store = Store(f"{folder}/store")
+        return Sampled(by_phase(found["cpu"]), by_phase(found["wall"]), bytes_of(store), found["cpu"])
+
+
+def stacks(text: Path, folder: Path, *, small: bool = False) -> dict[str, dict[str, float]]:
+    """CPU and wall seconds by stack of a run over a file of documents, whose store is made in `folder`."""
+    written = folder / "stacks.json"
+    _, _, module, *words = to_tokens(written_profile(text, folder, small=small), folder / "store")
+    command = [sys.executable, "-m", "benchmarks.budget.sampler", str(written), module, *words]
+    subprocess.run(command, env=environment(1), check=True, stdout=sys.stderr)
+    found: dict[str, dict[str, float]] = json.loads(written.read_text())
+    return found
 
 
 def by_phase(stacks: Mapping[str, float]) -> dict[str, float]:

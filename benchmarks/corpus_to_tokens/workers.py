@@ -2,18 +2,25 @@
 
 `gristmill run --to tokenize` with an empty store, start-up included, in turns. Each worker has one
 thread; the digests of all runs must be equal. A run before the first is not counted: it compiles the hot loops.
+
+A last run with one worker, under the sampler of `benchmarks.budget`, tells what of each stage is in maps over shards,
+which workers divide, and what isn't. From these parts follows how fast more workers than there are cores would be, by
+Amdahl's law: a simulation, without what workers share (caches, memory, disks) and without waits at the ends of maps.
 """
 
 from __future__ import annotations
 
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.budget.__main__ import stacks
 from benchmarks.corpus_to_tokens.__main__ import lines, to_tokens, written_profile
 from benchmarks.measure import corpus, corpus_parser, environment
 from storage.store import Store
@@ -21,12 +28,16 @@ from storage.store import Store
 Figures = dict[str, list[float]]  # seconds by stage, and of the whole
 WHOLE = "the whole command"
 STAGES = ("download", "dedup", "filter", "tokenizer", "tokenize")
+BESIDE = "start, publishing and end"
+IN_MAP = "/tasks/shards/map_shards.py:_run;"
+OF_STAGE = re.compile(rf"/tasks/({'|'.join(STAGES)})/")
 
 
 def main() -> int:
     """Read the options, measure in turns, print the table. Returns 1 where digests differ."""
     parser = corpus_parser(__doc__, megabytes=360, runs="for each number of workers")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="numbers of workers (default 1 2)")
+    parser.add_argument("--simulated", type=int, default=8, help="workers to simulate (default 8)")
     options = parser.parse_args()
     text = corpus(options.data.resolve(), options.megabytes)
     path = lines(text)
@@ -46,7 +57,9 @@ def main() -> int:
         alone = statistics.median(figures[first][stage])
         rest = [statistics.median(figures[workers][stage]) for workers in others]
         print(f"| {stage} | {alone:.1f} |" + "".join(f" {each:.1f} | {alone / each:.2f} × |" for each in rest))
-    print(f"\nDigests of tokens: {'the same' if len(digests) == 1 else 'DIFFERENT'}.")
+    print(f"\nDigests of tokens: {'the same' if len(digests) == 1 else 'DIFFERENT'}.\n", flush=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        simulate(stacks(path, Path(folder)), options.simulated)
     return int(len(digests) != 1)
 
 
@@ -61,6 +74,30 @@ def run(text: Path, workers: int, figures: Figures) -> str:
         for stage in STAGES:
             figures[stage].append(made[stage].facts["seconds"])
         return made["tokenize"].digest
+
+
+def simulate(found: Mapping[str, Mapping[str, float]], workers: int) -> None:
+    """Print what of a run with one worker is in maps and outside of them, and how long it would take with more."""
+    wall, cpu = split(found["wall"]), split(found["cpu"])
+    whole = sum(wall[WHOLE])
+    heads = "s in maps", "s outside", "of the whole", "CPU s outside", f"s with {workers}, simulated", "times as fast"
+    print(f"| stage | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
+    for name, (inside, outside) in wall.items():
+        told = outside + inside / workers
+        print(
+            f"| {name} | {inside:.1f} | {outside:.1f} | {outside / whole:.0%} | {cpu[name][1]:.1f} | {told:.1f} "
+            f"| {(inside + outside) / told:.2f} × |"
+        )
+
+
+def split(seconds: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Seconds by stack as seconds in maps and outside of them, by stage, the whole last."""
+    parts = {name: [0.0, 0.0] for name in (*STAGES, BESIDE, WHOLE)}
+    for stack, taken in seconds.items():
+        stage = OF_STAGE.search(stack)
+        for name in (stage[1] if stage else BESIDE, WHOLE):
+            parts[name][IN_MAP not in stack] += taken
+    return {name: (inside, outside) for name, (inside, outside) in parts.items()}
 
 
 if __name__ == "__main__":

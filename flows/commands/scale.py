@@ -12,7 +12,7 @@ from flows.estimates.arithmetic import TrainingPlan
 from flows.estimates.planned_stage import PlannedStage
 from flows.tables import new_table
 from models.compute import bill
-from models.growth import LAWS, Growth, Measured, fit
+from models.growth import LAWS, TOKEN, Growth, Measured, fit
 from models.presets import flops_per_token
 from profiles.schema import Profile
 from storage.errors import ConfigError
@@ -56,7 +56,7 @@ def costs(profile: Profile, store: Store, lines: Iterable[PlannedStage], text: i
             continue
         size, largest = max(known, key=lambda each: each[0])
         sample = in_corpus(limit, size, largest)
-        growth = fit(law, [Measured(size, manifest.facts["cpu_seconds"]) for size, manifest in known], sample)
+        growth = fit(law, [measured(size, manifest, manifests) for size, manifest in known], sample)
         ratio = min(text, sample) / min(size, sample) if law.startswith("n, ") else text / size
         memory, shuffle = max(manifest.facts["peak_memory_bytes"] for _, manifest in known), 0
         if line.name == GROWS and profile.dedup is not None:
@@ -98,9 +98,17 @@ def corpus_bytes(manifest: Manifest, manifests: Mapping[str, Manifest]) -> int:
     return corpus_bytes(manifest_above, manifests) if manifest_above else 0
 
 
+def measured(size: int, made: Manifest, manifests: Mapping[str, Manifest]) -> Measured:
+    """What a run of a stage over a corpus of `size` bytes tells of its growth."""
+    above = made.origins.get("tokenizer")
+    learned = manifests.get(above.location) if above else made
+    tokens = learned.counts.get("vocab_size", 0) if learned and made.stage in TOKEN else 0
+    return Measured(size, made.facts["cpu_seconds"], in_corpus(tokens * TOKEN.get(made.stage, 0), size, made))
+
+
 def in_corpus(sample: float, size: int, made: Manifest) -> float:
-    """The size of the corpus that fills a stage's sample. Earlier stages remove text: `made` read only a part of a
-    corpus of `size` bytes."""
+    """The size of the corpus of which a stage reads `sample` bytes. Earlier stages remove text: `made` read only a part
+    of a corpus of `size` bytes."""
     return sample * size / float(made.facts.get("bytes_in", size))
 
 

@@ -34,6 +34,17 @@ def test_one_size_is_all_growth() -> None:
     assert found.seconds(1e12) == pytest.approx(21.0 * 1e5)
 
 
+def test_a_vocabulary_that_fills_up_is_not_taken_for_growth() -> None:
+    def seconds(text: int, vocabulary: float) -> float:
+        return 2.0 + 5e-8 * (text + vocabulary)
+
+    sizes = ((10 * MB, 130e6), (100 * MB, 270e6))
+    found = fit("n", [Measured(size, seconds(size, known), known) for size, known in sizes])
+    assert found.seconds(1000 * MB) == pytest.approx(seconds(1000 * MB, 270e6))
+    without = fit("n", [Measured(size, seconds(size, known)) for size, known in sizes])
+    assert without.seconds(1000 * MB) > 2 * found.seconds(1000 * MB)
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 10**15), st.floats(0.001, 1e9)), min_size=1, max_size=6),
     st.sampled_from(sorted(set(LAWS.values()))),

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from flows.commands.plan import show_plan
-from flows.commands.scale import corpus_bytes, costs, in_corpus, sizes_of
+from flows.commands.scale import corpus_bytes, costs, in_corpus, measured, sizes_of
 from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import session_of
+from models.growth import TOKEN
 from profiles.load import load
 from storage.errors import ConfigError
+from storage.keys import KeyPayload
+from storage.manifest import InputRef, Manifest
 from storage.shards.documents import Document, text_bytes, write_documents
 from storage.store import Store
 from tasks.stage.session import open_session
@@ -22,6 +26,8 @@ from tasks.stage.session import open_session
 TEXTS = [
     f"The owl of page {number} flies over the old house in the wood, and nobody sees it. " for number in range(400)
 ]
+
+DIGEST = "0" * 64
 
 
 def test_sizes_are_read_as_they_are_said() -> None:
@@ -98,6 +104,21 @@ def test_what_a_stage_read_is_told_and_scaled(settings: list[str], tmp_path: Pat
     assert found["dedup"].bytes_in == pytest.approx(1000 * text)
     of_half = unique.manifest.model_copy(update={"facts": {"bytes_in": text / 2}})
     assert in_corpus(100.0, text, of_half) == 200, "a stage that gets half of the corpus"
+
+
+def test_the_tokens_of_a_vocabulary_count_in_the_stages_that_load_it() -> None:
+    def made(stage: str, **fields: Any) -> Manifest:
+        facts = {"bytes_in": 50, "cpu_seconds": 1.0}
+        payload = KeyPayload(stage=stage, version=1, config={}, inputs={})
+        more = {"counts": {}, "origins": {}, **fields}
+        return Manifest(key="k", payload=payload, digest=DIGEST, files={}, facts=facts, created="", **more)
+
+    learned = made("tokenizer", counts={"vocab_size": 1000})
+    encoded = made("tokenize", origins={"tokenizer": InputRef(location="tokenizer/k")})
+    manifests = {"tokenizer/k": learned, "tokenize/k": encoded}
+    assert measured(100, learned, manifests) == (100, 1.0, 2 * 1000 * TOKEN["tokenizer"])
+    assert measured(100, encoded, manifests) == (100, 1.0, 2 * 1000 * TOKEN["tokenize"])
+    assert measured(100, made("filter", counts={"vocab_size": 1000}), manifests) == (100, 1.0, 0)
 
 
 def test_what_took_over_shards_tells_nothing_of_the_work(settings: list[str], tmp_path: Path) -> None:
