@@ -57,13 +57,13 @@ def report(manifests: Mapping[str, Manifest]) -> None:
     for stage, law in LAWS.items():
         made = [manifest for manifest in manifests.values() if manifest.stage == stage]
         found = sorted(((corpus_bytes(one, manifests), one) for one in made), key=lambda each: each[0])
-        taken = [measured(text, manifest, manifests) for text, manifest in found]
         sample = made[0].payload.config.get("sample_bytes_per_source", 1e18) if made else 1e18
-        for number, (text, seconds, _) in enumerate(taken):
-            told = None
+        for number, (text, manifest) in enumerate(found):
+            told, seconds = None, manifest.facts["cpu_seconds"]
             if number:
-                limit = in_corpus(sample, *found[number - 1])
-                told = fit(law, taken[:number], limit).seconds(text)
+                largest = found[number - 1]
+                taken = [measured(each, largest, manifests) for each in found[:number]]
+                told = fit(law, taken, in_corpus(sample, *largest)).seconds(text)
             shown = "| | " if told is None else f"| {told:,.1f} | {told / seconds:.2f} "
             peak = found[number][1].facts["peak_memory_bytes"] / 1e6
             print(f"| {stage} | {law} | {text / 1e6:,.1f} | {seconds:,.1f} {shown}| {peak:,.0f} |")

@@ -56,7 +56,7 @@ def costs(profile: Profile, store: Store, lines: Iterable[PlannedStage], text: i
             continue
         size, largest = max(known, key=lambda each: each[0])
         sample = in_corpus(limit, size, largest)
-        growth = fit(law, [measured(size, manifest, manifests) for size, manifest in known], sample)
+        growth = fit(law, [measured(each, (size, largest), manifests) for each in known], sample)
         ratio = min(text, sample) / min(size, sample) if law.startswith("n, ") else text / size
         memory, shuffle = max(manifest.facts["peak_memory_bytes"] for _, manifest in known), 0
         if line.name == GROWS and profile.dedup is not None:
@@ -98,12 +98,15 @@ def corpus_bytes(manifest: Manifest, manifests: Mapping[str, Manifest]) -> int:
     return corpus_bytes(manifest_above, manifests) if manifest_above else 0
 
 
-def measured(size: int, made: Manifest, manifests: Mapping[str, Manifest]) -> Measured:
-    """What a run of a stage over a corpus of `size` bytes tells of its growth."""
+def measured(run: tuple[int, Manifest], largest: tuple[int, Manifest], manifests: Mapping[str, Manifest]) -> Measured:
+    """What a run of a stage, with the bytes of its corpus, tells of its growth. Of two corpora earlier stages may leave
+    unlike shares, so its text is the part of the largest corpus that has as much for the stage to read."""
+    size, made = run
     above = made.origins.get("tokenizer")
     learned = manifests.get(above.location) if above else made
-    tokens = learned.counts.get("vocab_size", 0) if learned and made.stage in TOKEN else 0
-    return Measured(size, made.facts["cpu_seconds"], in_corpus(tokens * TOKEN.get(made.stage, 0), size, made))
+    tokens = learned.counts.get("vocab_size", 0) if learned else 0
+    text = in_corpus(made.facts.get("bytes_in", size), *largest)
+    return Measured(round(text), made.facts["cpu_seconds"], in_corpus(tokens * TOKEN.get(made.stage, 0), *largest))
 
 
 def in_corpus(sample: float, size: int, made: Manifest) -> float:

@@ -110,15 +110,17 @@ def test_the_tokens_of_a_vocabulary_count_in_the_stages_that_load_it() -> None:
     def made(stage: str, **fields: Any) -> Manifest:
         facts = {"bytes_in": 50, "cpu_seconds": 1.0}
         payload = KeyPayload(stage=stage, version=1, config={}, inputs={})
-        more = {"counts": {}, "origins": {}, **fields}
-        return Manifest(key="k", payload=payload, digest=DIGEST, files={}, facts=facts, created="", **more)
+        filled = {"facts": facts, **fields}
+        return Manifest(key="k", payload=payload, digest=DIGEST, files={}, created="", **filled)
 
     learned = made("tokenizer", counts={"vocab_size": 1000})
     encoded = made("tokenize", origins={"tokenizer": InputRef(location="tokenizer/k")})
+    plain = made("filter", counts={"vocab_size": 1000})
     manifests = {"tokenizer/k": learned, "tokenize/k": encoded}
-    assert measured(100, learned, manifests) == (100, 1.0, 2 * 1000 * TOKEN["tokenizer"])
-    assert measured(100, encoded, manifests) == (100, 1.0, 2 * 1000 * TOKEN["tokenize"])
-    assert measured(100, made("filter", counts={"vocab_size": 1000}), manifests) == (100, 1.0, 0)
+    for one, token in ((learned, TOKEN["tokenizer"]), (encoded, TOKEN["tokenize"]), (plain, 0)):
+        assert measured((100, one), (100, one), manifests) == (100, 1.0, 2 * 1000 * token)
+    more = made("filter", facts={"bytes_in": 150, "cpu_seconds": 2.0})
+    assert measured((300, plain), (200, more), manifests) == (67, 1.0, 0), "a third of what the largest corpus left"
 
 
 def test_what_took_over_shards_tells_nothing_of_the_work(settings: list[str], tmp_path: Path) -> None:
