@@ -79,8 +79,8 @@ class DataRuntime(RuntimeGroup):
 
     executor: Literal["auto", "process", "thread", "dask", "ray"] = Field(
         "auto",
-        description="what processes shards. auto: threads for work that releases the interpreter's lock, processes "
-        "for other work. dask and ray are extras to install, for one host or many",
+        description="what processes shards. auto: threads, one for work that holds the interpreter's lock, and "
+        "processes once they would save time. dask and ray are extras to install, for one host or many",
     )
     address: Annotated[str, Field(pattern=r"^(auto|(tcp|tls|ray)://\S+|[^\s/:]+:\d{1,5})$")] | None = Field(
         None,
