@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Collection
@@ -33,6 +34,7 @@ FIRST = 0.5  # seconds of a map after which it is estimated. Its first shard als
 READY = 1.5  # seconds in which the server imports, while this process goes on
 THREADS_LOSE = 0.2  # of their time, waiting for the interpreter's lock where the work releases it
 SAVED = 1.0  # minimum seconds that the first workers must save
+LONGEST = 70  # bytes of the folder for temporary files in which the server's socket has a path that is short enough
 # What the server imports: the work that holds the interpreter's lock, and so runs in processes
 IMPORTED = ("tasks.download.portions", "tasks.filter.pii.measure", "tasks.tokenizer.sample")
 
@@ -42,15 +44,16 @@ _LOCK = threading.Lock()
 
 class Processes:
     """Worker processes, `workers` of them, each started when it has work. Those of one map are new processes, which
-    have imported nothing; those that are `kept` for a run are forked."""
+    have imported nothing; those that are `kept` for a run are forked, unless the server's socket can't have a path."""
 
     by_reference = True
 
     def __init__(self, workers: int, *, kept: bool = False) -> None:
-        self.workers, self._kept = workers, kept
+        self.workers = workers
+        self._kept = kept and len(os.fsencode(tempfile.gettempdir())) < LONGEST
         self.advice = f"Lower runtime.data.workers, now {workers}"
         self._pool = self._new_pool()
-        if kept:
+        if self._kept:
             with _LOCK:
                 _KEPT.add(self)
 
@@ -137,8 +140,9 @@ class PerhapsProcesses(Processes):
         if self._served is None:
             here = seconds / max(1, self._done) * left
             if left > 1 and seconds > FIRST and here * self._saves > SAVED:
-                _serve()
                 self._served = time.monotonic()
+                if self._kept:
+                    _serve()
             return False
         return left > 1 and time.monotonic() - self._served > READY
 
