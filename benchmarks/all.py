@@ -53,6 +53,7 @@ COMMANDS = (
     Command("benchmarks.corpus_to_tokens", 90),
     Command("benchmarks.corpus_to_tokens.growing", 20),
     Command("benchmarks.corpus_to_tokens.workers", 20),
+    Command("benchmarks.corpus_to_tokens.hosts", 20),
     Command("benchmarks.memory --sizes 100 2000", 20),
     Command("benchmarks.scale --sizes 10 100 1000", 20),
     Command("benchmarks.start", 10),
