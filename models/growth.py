@@ -18,7 +18,7 @@ LAWS = {"download": "n", "dedup": "n log n", "filter": "n", "tokenizer": "n, up 
 
 # Bytes of text, of those that a stage reads, that take it as long as a token of the vocabulary: the token is learned,
 # tried, loaded several times, and spelled for the first time
-TOKEN = {"tokenizer": 770, "tokenize": 250}
+TOKEN = {"tokenizer": 400, "tokenize": 250}
 
 
 class Measured(NamedTuple):
