@@ -18,6 +18,7 @@ from storage.shards.arrays import Bool, Int64, UInt32, UInt64
 from tasks.text.kernels import GOLDEN, mix64
 from tasks.text.ngram_kernels import key_of, weight_of
 
+FEW = 32  # values that are sorted by insertion
 SLOTS = 16  # counters per key in `may_repeat`: one unique key in 17 shares its counter with another
 
 
@@ -87,8 +88,8 @@ def sign(words: UInt64, word_ends: Int64, n: int, a: UInt32, b: UInt32, signatur
 @njit(cache=True, nogil=True)
 def sort_hashes(hashes, counts, ordered):
     """Sort hashes, each of whose bits is as likely to be set as not, in linear time: by their high bits into as many
-    ranges as there are hashes, which leaves few in each to be sorted by insertion. `counts` needs two elements a hash,
-    `ordered` one."""
+    ranges as there are hashes, which leaves few in each to be sorted by insertion. Large ranges, which only a text made
+    for it has, are sorted first. `counts` needs two elements a hash, `ordered` one."""
     size = len(hashes)
     bits = 1
     while (1 << bits) < size:
@@ -104,6 +105,11 @@ def sort_hashes(hashes, counts, ordered):
         part = hashes[k] >> shift
         ordered[counts[part]] = hashes[k]
         counts[part] += 1
+    start = 0
+    for part in range(1 << bits):
+        if counts[part] - start > FEW:
+            ordered[start : counts[part]].sort()
+        start = counts[part]
     for k in range(size):
         value = ordered[k]
         j = k

@@ -24,6 +24,7 @@ from tasks.dedup.spans.kinds import stops
 from tasks.text.characters import UNSPACED, characters
 from tasks.text.scan import utf8
 from tests.hard_texts import TEXTS
+from tests.tasks.filter.linear import linear_time
 
 M32, M64 = (1 << 32) - 1, (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -88,6 +89,15 @@ def test_sketches_are_those_of_the_sets_of_shingles(
     assert parted(sets, set_ends) == [sorted(set(one)) for one in grams]
     majority = [[2 * sum(gram >> bit & 1 for gram in one) > len(one) for bit in range(64)] for one in grams]
     assert hashes.tolist() == [sum(bit << place for place, bit in enumerate(bits)) for bits in majority]
+
+
+def test_hashes_that_a_text_was_made_to_have_are_sorted_in_linear_time() -> None:
+    """Two shingles by turns whose hashes have the same high bits."""
+    hashes = np.tile(np.array([1, 0], np.uint64), 1_000_000)
+    with linear_time():
+        kernels.sort_hashes(hashes, np.empty(2 * len(hashes), np.int64), np.empty_like(hashes))
+    assert not hashes[:1_000_000].any()
+    assert hashes[1_000_000:].all()
 
 
 SIGNATURES = st.lists(st.lists(st.integers(0, 2), min_size=4, max_size=4), min_size=1, max_size=12)
