@@ -36,7 +36,7 @@ def _open(kind: str, data: DataRuntime) -> AbstractContextManager[Executor]:
     opened: dict[str, Callable[[], Executor]] = {
         "here": Here,
         "thread": lambda: Threads(data.workers),
-        "process": lambda: Processes(data.workers, kept=True),
+        "process": lambda: Processes(data.workers),
         "perhaps processes": lambda: PerhapsProcesses(data.workers),
         "dask": lambda: DaskWorkers(data.workers, data.address),
         "ray": lambda: RayWorkers(data.workers, data.address),

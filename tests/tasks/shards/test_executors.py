@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -167,18 +166,6 @@ def slow(seconds: float, shard: int, folder: Path) -> dict[str, int]:
     return {"pid": os.getpid()}
 
 
-def parentage(shard: int, folder: Path) -> dict[str, Any]:
-    time.sleep(0.2)
-    return {"parent": os.getppid(), "imported": set(processes.IMPORTED) <= set(sys.modules)}
-
-
-def test_workers_of_a_run_are_forked_from_one_server_that_has_their_imports(tmp_path: Path) -> None:
-    results = map_shards(parentage, range(6), output(tmp_path, "process"), "parentage")
-    (server,) = {result.counts["parent"] for result in results}
-    assert server != os.getpid()
-    assert all(result.counts["imported"] for result in results)
-
-
 @pytest.mark.soak
 def test_where_no_cluster_is_the_error_names_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing, and something else than Dask, which would have its client wait without end."""
@@ -193,28 +180,6 @@ def test_where_no_cluster_is_the_error_names_the_address(tmp_path: Path, monkeyp
         with pytest.raises(ConfigError, match=f"No Ray cluster answers at {address}"):
             ray_workers._check_answers(address)  # the tests here share a cluster, which a second one would be
         web.shutdown()
-
-
-def kill_server_once(marker: Path, shard: int, folder: Path) -> dict[str, int]:
-    if not marker.exists():
-        marker.touch()
-        os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(0.2)
-    return {"pid": os.getpid()}
-
-
-def test_a_killed_server_costs_a_retry_and_leaves_no_worker(tmp_path: Path) -> None:
-    job = functools.partial(kill_server_once, tmp_path / "marker")
-    results = Context().run(map_shards, job, range(6), output(tmp_path, "process"), "killed")
-    assert have_ended(result.counts["pid"] for result in results)
-
-
-def test_a_long_name_of_the_folder_for_temporary_files_is_no_obstacle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 20)))
-    results = Context().run(map_shards, parentage, range(2), output(tmp_path, "process"), "parentage")
-    assert {result.counts["parent"] for result in results} == {os.getpid()}
 
 
 def kill_once(marker: Path, shard: int, folder: Path) -> dict[str, int]:
