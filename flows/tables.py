@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -10,9 +11,17 @@ from rich.table import Table
 
 from storage.errors import harmless
 
+WIDE = 200  # columns of what is piped
+
 
 class Terminal(Console):
-    """A console whose text, such as names in a store, can't control the terminal."""
+    """A console whose text, such as names in a store, can't control the terminal. With `wide`, piped output isn't
+    wrapped."""
+
+    def __init__(self, *, wide: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        if wide and not self.file.isatty():
+            self.width = WIDE
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """The segments to print. Only Rich itself makes those that control the terminal."""

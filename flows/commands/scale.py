@@ -41,7 +41,7 @@ def sizes_of(texts: Iterable[str]) -> list[int]:
     try:
         return [bytes_of(text) for text in texts]
     except ValueError as error:
-        raise ConfigError(f"--scale: {error}.", "Give a number with its unit, without a space.") from error
+        raise ConfigError(f"--scale: {error}.", "Give a number and its unit.") from error
 
 
 def costs(profile: Profile, store: Store, lines: Iterable[PlannedStage], text: int) -> list[Cost]:

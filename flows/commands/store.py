@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
@@ -27,8 +26,7 @@ from storage.units import size_of
 
 app = typer.Typer(no_args_is_help=True)
 FEW = 5  # up to this many sources of an artifact are named one by one
-WIDE = 200  # columns: piped output is not wrapped
-console = Terminal(width=None if sys.stdout.isatty() else WIDE)
+console = Terminal(wide=True)
 
 StoreUrl = Annotated[str, typer.Option("--store", help="a folder or an fsspec URL")]
 Name = Annotated[str, typer.Argument(metavar="REF", help="a ref (tiny/pretrain, tiny/pretrain@2) or stage/key")]

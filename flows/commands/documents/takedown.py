@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +11,7 @@ from flows.options import DEFAULT_STORE, StoreUrl
 from flows.tables import Terminal
 from storage.errors import ConfigError
 
-WIDE = 200  # columns: piped output is not wrapped
-console = Terminal(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+console = Terminal(wide=True, highlight=False)
 DOCUMENT = "a document's id, the SHA-256 of its text, its URL, or a host"
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
