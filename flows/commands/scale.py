@@ -99,8 +99,8 @@ def corpus_bytes(manifest: Manifest, manifests: Mapping[str, Manifest]) -> int:
 
 
 def measured(run: tuple[int, Manifest], largest: tuple[int, Manifest], manifests: Mapping[str, Manifest]) -> Measured:
-    """What a run of a stage, with the bytes of its corpus, tells of its growth. Of two corpora earlier stages may leave
-    unlike shares, so its text is the part of the largest corpus that has as much for the stage to read."""
+    """Describe a run of a stage, given with the size of its corpus, for `fit`. Earlier stages may keep more of one
+    corpus than of another, so the text is measured by what the stage read, as a part of the largest corpus."""
     size, made = run
     above = made.origins.get("tokenizer")
     learned = manifests.get(above.location) if above else made

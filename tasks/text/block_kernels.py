@@ -170,6 +170,19 @@ def lowest(count):
     return np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - count) if count else np.uint64(0)
 
 
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
+def first_in(question, data, i, end):
+    """The first byte from `i` on of which a question's answer is yes, or `end`. `data` has at least a block."""
+    last = len(data) - BLOCK
+    while i < end:
+        at = min(i, last)
+        found = question(data, at) >> np.uint64(i - at)
+        if found:
+            return min(i + zeros(found), end)
+        i = at + BLOCK
+    return end
+
+
 @njit(cache=True, nogil=True, inline="always")
 def word_at(start, size):
     """A word's place, as `hash_words` takes it."""

@@ -56,6 +56,15 @@ def fnv(h, b):
 
 
 @njit(cache=True, nogil=True, inline="always")
+def among(c, characters):
+    """Whether a character, or another number, is one of these."""
+    match = False
+    for other in characters:
+        match |= c == other
+    return match
+
+
+@njit(cache=True, nogil=True, inline="always")
 def same_bytes(a, i, b, k, n):
     """Whether `a[i:i + n]` equals `b[k:k + n]`."""
     j = 0

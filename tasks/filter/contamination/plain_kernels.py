@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tasks.text.block_kernels import BLOCK, wrapped, zeros
-from tasks.text.kernels import decode, encode
+from tasks.text.block_kernels import first_in, wrapped
+from tasks.text.kernels import among, decode, encode
 
 KEEP, BLANK, DROP = -1, -2, -3  # the outcome at a place, if not a code point
 LONGEST_TAG, LONGEST_NAME, LONGEST_MARK = 300, 10, 12  # bytes of a tag, of its name, of a footnote's mark
@@ -60,14 +60,6 @@ def _is_letter(b):
 @njit(cache=True, nogil=True, _nrt=False, inline="always")
 def _is_word(b):
     return _is_digit(b) or _is_letter(b) or b >= 128
-
-
-@njit(cache=True, nogil=True, _nrt=False)
-def _is_one(code, codes):
-    found = False
-    for other in codes:
-        found |= code == other
-    return found
 
 
 @njit(cache=True, nogil=True, _nrt=False)
@@ -138,7 +130,7 @@ def _entity(data, i, end):
         return KEEP, i + 1
     code, after = _name(data, i + 1, end)
     if after - i > 2 and after - i - 1 <= 8 and after < end and data[after] == 59 and _is_letter(data[i + 1]):
-        return (DROP if _is_one(code, ZERO_WIDTH) else BLANK), after + 1
+        return (DROP if among(code, ZERO_WIDTH) else BLANK), after + 1
     return KEEP, i + 1
 
 
@@ -194,7 +186,7 @@ def _tag(data, i, end):
         j += 1
     if j >= last or data[j] != 62:
         return KEEP, i + 1
-    return (DROP if _is_one(code, INLINE) else BLANK), j + 1
+    return (DROP if among(code, INLINE) else BLANK), j + 1
 
 
 @njit(cache=True, nogil=True, _nrt=False)
@@ -254,19 +246,6 @@ def _at(data, begin, i, end):
 
 
 @njit(cache=True, nogil=True, _nrt=False)
-def _next(data, i, end):
-    """The first byte from `i` on that may begin something, or `end`."""
-    last = len(data) - BLOCK
-    while i < end:
-        at = min(i, last)
-        found = wrapped(data, at) >> np.uint64(i - at)
-        if found:
-            return min(i + zeros(found), end)
-        i = at + BLOCK
-    return end
-
-
-@njit(cache=True, nogil=True, _nrt=False)
 def unwrap(data, offsets, folds, pool_ends, pool, out, out_ends):
     """Write each of D texts in which something is replaced to `out`, ending at `out_ends[d]`. Others are not written.
 
@@ -279,7 +258,7 @@ def unwrap(data, offsets, folds, pool_ends, pool, out, out_ends):
         done = i = begin  # everything before `done` is written
         first = at
         while True:
-            i = _next(data, i, end)
+            i = first_in(wrapped, data, i, end)
             if i == end:
                 break
             outcome, after = _at(data, begin, i, end)

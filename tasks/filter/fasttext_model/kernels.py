@@ -238,9 +238,9 @@ def block_of_letters(data, i, stop):
 
 
 @njit(cache=True, nogil=True, _nrt=False, inline="always")
-def next_fasttext_word(data, i, stop, block, letters):
-    """(start, end, block, letters): the first word from i on as fastText separates words, and the block of letters in
-    which the next one may begin."""
+def next_fasttext_word(data, stop, block, letters):
+    """(start, end, block, letters): the first word of `letters`, the mask of what is left of a block, as fastText
+    separates words, and the block and letters in which the next one may begin."""
     while not letters and block + BLOCK < stop:
         block += BLOCK
         letters = block_of_letters(data, block, stop)
@@ -279,7 +279,7 @@ def sum_pieces(
             inside = block_of_letters(data, i, stop)
         while True:
             if len(kinds) == 0:
-                start, i, block, inside = next_fasttext_word(data, i, stop, block, inside)
+                start, i, block, inside = next_fasttext_word(data, stop, block, inside)
             else:
                 start, i = next_word(kinds, data, i, stop)
             if start == stop:

@@ -18,6 +18,7 @@ from tasks.text.block_kernels import (
     capitals,
     colons,
     copy_block,
+    first_in,
     lowest,
     newlines,
     ones,
@@ -101,19 +102,6 @@ def _found(data, begin, i, end, out, first, at, kinds, ending):
 
 
 @njit(cache=True, nogil=True, _nrt=False)
-def _line_end(data, i, end):
-    """The first newline from `i` on, or `end`."""
-    last = len(data) - BLOCK
-    while i < end:
-        at = min(i, last)
-        found = newlines(data, at) >> np.uint64(i - at)
-        if found:
-            return min(i + zeros(found), end)
-        i = at + BLOCK
-    return end
-
-
-@njit(cache=True, nogil=True, _nrt=False)
 def _next_sign(data, i, end):
     """The first `<`, `@`, `:/` or `ww` from `i` on, or `end`. At the end of a block the first letter is enough."""
     last = len(data) - BLOCK
@@ -191,7 +179,7 @@ def plain(data, offsets, lowered, alphabetic, ending, kinds, out, out_ends):
         start = at
         i = begin
         while i < end:
-            line, line_end = i, _line_end(data, i, end)
+            line, line_end = i, first_in(newlines, data, i, end)
             first = at
             while i < line_end:
                 sign = _next_sign(data, i, line_end)

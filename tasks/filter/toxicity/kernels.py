@@ -7,21 +7,12 @@ from numba import njit
 
 from storage.shards.arrays import Float64, Int32, Int64, UInt8
 from tasks.filter.fasttext_model.word_kernels import ALONE, BREAK, FNV_OFFSET, LETTER, find, step
-from tasks.text.kernels import decode
+from tasks.text.kernels import among, decode
 
 BLANK = np.uint8(ord(" "))  # bytes up to here are white space or control characters
 ENDS = np.array([ord(c) for c in ".!?…"], np.uint32)  # a sentence ends here if a blank follows
 WIDE_ENDS = np.array([ord(c) for c in "。！？"], np.uint32)  # here without one
 CLOSERS = np.array([ord(c) for c in "\"')]}»”’」』"], np.uint32)  # belong to the sentence before
-
-
-@njit(cache=True, nogil=True, inline="always")
-def among(c, characters):
-    """Whether a character is one of these."""
-    match = False
-    for other in characters:
-        match |= c == other
-    return match
 
 
 @njit(cache=True, nogil=True)
