@@ -2,6 +2,7 @@
 
 `gristmill run --to tokenize` with an empty store, start-up included, in turns. Each worker has one
 thread; the digests of all runs must be equal. A run before the first is not counted: it compiles the hot loops.
+Runs with one worker each, side by side, tell how fast as many workers could be if they shared nothing but the machine.
 
 A last run with one worker, under the sampler of `benchmarks.budget`, tells what of each stage is in maps over shards,
 which workers divide, and what isn't. From these parts follows how fast more workers than there are cores would be, by
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.budget.__main__ import stacks
@@ -44,11 +46,15 @@ def main() -> int:
     print("compiling, not counted", file=sys.stderr)
     run(path, 1, defaultdict(list))
     figures: dict[int, Figures] = {workers: defaultdict(list) for workers in options.workers}
+    together: dict[int, list[float]] = defaultdict(list)
     digests = set()
     for number in range(options.runs):
         for workers in options.workers:
             print(f"run {number + 1}/{options.runs}: {workers} workers, {text.megabytes:.1f} MB", file=sys.stderr)
             digests.add(run(path, workers, figures[workers]))
+        for workers in options.workers[1:]:
+            print(f"run {number + 1}/{options.runs}: {workers} runs side by side", file=sys.stderr)
+            together[workers].append(side_by_side(path, workers))
     first, *others = options.workers
     print(f"{text.megabytes:.1f} MB, {text.documents:,} documents, medians of {options.runs}\n")
     print(f"| stage | s with {first} |" + "".join(f" s with {workers} | times as fast |" for workers in others))
@@ -57,6 +63,10 @@ def main() -> int:
         alone = statistics.median(figures[first][stage])
         rest = [statistics.median(figures[workers][stage]) for workers in others]
         print(f"| {stage} | {alone:.1f} |" + "".join(f" {each:.1f} | {alone / each:.2f} × |" for each in rest))
+    for workers in others:
+        alone, beside = statistics.median(figures[first][WHOLE]), statistics.median(together[workers])
+        limit = f"so {workers} workers can be {workers * alone / beside:.2f} × as fast"
+        print(f"\n{workers} runs with one worker each, side by side: {beside:.1f} s, {limit}.")
     print(f"\nDigests of tokens: {'the same' if len(digests) == 1 else 'DIFFERENT'}.\n", flush=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         simulate(stacks(path, Path(folder)), options.simulated)
@@ -74,6 +84,14 @@ def run(text: Path, workers: int, figures: Figures) -> str:
         for stage in STAGES:
             figures[stage].append(made[stage].facts["seconds"])
         return made["tokenize"].digest
+
+
+def side_by_side(text: Path, count: int) -> float:
+    """The mean seconds of this many runs at once, each with one worker."""
+    with ThreadPoolExecutor(count) as pool:
+        figures: list[Figures] = [defaultdict(list) for _ in range(count)]
+        list(pool.map(lambda each: run(text, 1, each), figures))
+    return statistics.mean(each[WHOLE][0] for each in figures)
 
 
 def simulate(found: Mapping[str, Mapping[str, float]], workers: int) -> None:

@@ -1,8 +1,9 @@
 """Shards in worker processes, which end with the process that started them, even by kill -9.
 
-By default this process begins a map in its threads. A worker imports for a second or two before it can work, so workers
-are started as soon as they would save more than they cost, and work once all are ready. They stay for the rest of the
-run. A small corpus is done sooner without them.
+By default this process begins a map in its threads. Another process imports for a second or two before it can work, so
+others are started as soon as they would save more than they cost. Once all are ready, this process goes on with one
+thread, as one of the workers: it has imported already. They stay for the rest of the run. A small corpus is done sooner
+without them.
 """
 
 from __future__ import annotations
@@ -72,45 +73,46 @@ class Processes:
 
 
 class PerhapsProcesses(Processes):
-    """Threads of this process, one where the work holds the interpreter's lock, then `workers` processes, which stay
-    for later maps."""
+    """Threads of this process, one where the work holds the interpreter's lock. Then one thread and `workers` - 1
+    processes, which stay for later maps."""
 
     def __init__(self, workers: int) -> None:
-        super().__init__(workers)
+        super().__init__(workers - 1)
+        self.advice = f"Lower runtime.data.workers, now {workers}"
         self._threads = Threads(workers)
-        self._imports: list[Future[None]] = []  # of workers that were started
+        self._imports: list[Future[None]] = []  # of processes that were started
 
     def begin(self, folder: Path, shards: int, releases_gil: bool) -> None:
-        """Judge each map afresh. Workers that an earlier one has started are there at once."""
+        """Judge each map afresh. Processes that an earlier one has started are there at once."""
+        self._here: list[Future[None]] = []
         self._shards, self._done, self._many = shards, 0, False
-        self._here = self._threads.room() if releases_gil else 1
-        self._saves = THREADS_LOSE if releases_gil else 1 - 1 / self.workers
+        self._alone = self._threads.room() if releases_gil else 1
+        self._saves = THREADS_LOSE if releases_gil else 1 - 1 / (1 + self.workers)
         self._began = _clock()
 
     def room(self) -> int:
         """Of work that holds the interpreter's lock, one call while only this process works."""
+        running = [each for each in self._here if not each.done()]
+        self._done += len(self._here) - len(running)
+        self._here = running
         self._many = self._many or self._pays(_clock() - self._began)
-        return super().room() if self._many else self._here
+        return max(1, len(running)) + super().room() if self._many else self._alone
 
     def submit(self, call: Call) -> Future[None]:
         """Run a call here, or in a process."""
-        if self._many:
+        if self._many and self._here:
             return super().submit(call)
-        future = self._threads.submit(call)
-        future.add_done_callback(self._count)
-        return future
+        self._here.append(self._threads.submit(call))
+        return self._here[-1]
 
     def close(self) -> None:
         """End the threads and the processes."""
         self._threads.close()
         super().close()
 
-    def _count(self, _: Future[None]) -> None:
-        self._done += 1
-
     def _pays(self, seconds: float) -> bool:
-        """Whether there are workers, ready, and shards for them. `seconds` after the map began, starts them if they are
-        worth it."""
+        """Whether there are other processes, ready, and shards for them. `seconds` after the map began, starts them if
+        they are worth it."""
         left = self._shards - self._done
         if left <= 1:
             return False

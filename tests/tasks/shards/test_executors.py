@@ -140,10 +140,10 @@ def test_a_function_whose_file_was_replaced_is_refused_and_does_not_run(tmp_path
     assert not (tmp_path / "trace").exists()
 
 
-@pytest.mark.parametrize(("seconds", "processes"), [(0.0, 1), (0.1, 3)])
+@pytest.mark.parametrize(("seconds", "processes"), [(0.0, 1), (0.1, 2)])
 def test_processes_are_started_where_much_is_left(tmp_path: Path, seconds: float, processes: int) -> None:
-    """By default: the first shards are worked through here, and a later map of the run finds the workers, even if
-    threads could do its work."""
+    """By default: the first shards are worked through here. A later map of the run finds the workers, of which this
+    process is one, even if threads could do its work."""
     found: list[set[int]] = []
 
     def run() -> None:
@@ -155,9 +155,8 @@ def test_processes_are_started_where_much_is_left(tmp_path: Path, seconds: float
 
     Context().run(run)
     alone, workers = {os.getpid()}, found[0] - {os.getpid()}
-    assert alone <= found[0]
+    assert alone <= found[0] == found[1]
     assert len(found[0]) == processes
-    assert found[1] == (workers or alone)
     assert have_ended(workers)
 
 
