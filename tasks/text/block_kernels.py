@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 BLOCK, LANES, FLOATS = 64, 8, 16
@@ -132,6 +133,21 @@ def read_eight(typing, data, at):
         return builder.load(_place(context, builder, signature.args[0], values[0], values[1], number), align=1)
 
     return types.uint64(data, types.int64), generate
+
+
+@intrinsic
+def prefetch(typing, data, at):
+    """Bring the cache line of `data` at `at` near, without waiting for it."""
+
+    def generate(context, builder, signature, values):
+        place = _place(context, builder, signature.args[0], values[0], values[1], BYTE)
+        number = ir.IntType(32)
+        name, kind = "llvm.prefetch.p0i8", ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        builder.call(function, [place, number(0), number(3), number(1)])  # to read, into every cache, of data
+        return context.get_dummy_value()
+
+    return types.none(data, types.int64), generate
 
 
 @intrinsic

@@ -21,7 +21,7 @@ from tasks.text.scan import read_only
 
 END = b"</s>"
 FASTTEXT = np.empty(0, np.uint8)  # kinds: characters as fastText itself separates them
-KEPT_WORDS, KEPT_FLOATS = 1 << 16, 1 << 20  # at most, by thread
+KEPT_WORDS, KEPT_NUMBERS = 1 << 16, 1 << 20  # at most, by thread
 
 
 class Sums(NamedTuple):
@@ -50,9 +50,10 @@ class Classifier:
         self.tables = kernels.Tables(
             kinds=kinds,
             **word_table(words)._asdict(),
-            word_rows=rows[: len(words)].copy(),
+            word_rows=rows[: len(words)].flatten(),
             word_counts=np.ones(len(words), np.int32),
-            rows=ngrams.copy(),
+            rows=ngrams.flatten(),
+            width=rows.shape[1],
             held=held,
             places=places,
             buckets=model.buckets,
@@ -67,26 +68,29 @@ class Classifier:
 
     def sum(self, data: UInt8, begins: Int64, ends: Int64) -> Sums:
         """The sums of the pieces `data[begins[p]:ends[p]]`, UTF-8 each."""
-        pieces = len(begins)
-        sums = Sums(
-            np.zeros((pieces, self.tables.rows.shape[1]), np.float32),
+        pieces, width = len(begins), self.tables.width
+        sums, counts, words = (
+            np.zeros(pieces * width, np.float32),
             np.empty(pieces, np.int64),
             np.empty(pieces, np.int64),
         )
         data = read_only(data if len(data) >= BLOCK else np.pad(data, (0, BLOCK - len(data))))
-        kernels.sum_pieces(*self.tables, *self._kept(), data, begins, ends, *sums)
-        return sums
+        kernels.sum_pieces(*self.tables, *self._kept(), data, begins, ends, sums, counts, words)
+        return Sums(sums.reshape(pieces, width), counts, words)
 
     def _kept(self) -> kernels.Kept:
         """This thread's sums of words. Text repeats them, from one call to the next too."""
         if not hasattr(self._threads, "kept"):
-            width = self.tables.rows.shape[1]
-            slots = min(KEPT_WORDS, 1 << ((KEPT_FLOATS // width) | 1).bit_length() - 1)
+            size = kernels.slot_size(self.tables.width)
+            number = min(KEPT_WORDS, 1 << (KEPT_NUMBERS // size).bit_length() - 1)
+            # At a cache line's beginning, which NumPy doesn't promise
+            memory = np.zeros((number + 1) * size, np.uint64)
+            slots = memory[-memory.ctypes.data % 64 // 8 :][: number * size].reshape(number, size)
             self._threads.kept = kernels.Kept(
-                keys=np.zeros((slots, 3), np.uint64),
-                rows=np.empty((slots, width), np.float32),
-                counts=np.empty(slots, np.int64),
+                slots=slots,
+                floats=slots.reshape(-1).view(np.float32),
                 recent=np.zeros(self.tables.word_ngrams + 1, np.uint64),
+                ahead=np.empty((kernels.AHEAD, 3), np.int64),
             )
         kept: kernels.Kept = self._threads.kept
         return kept
@@ -98,6 +102,7 @@ class Classifier:
             if text != END:
                 t.word_counts[word] += kernels.add_characters(
                     t.rows,
+                    t.width,
                     t.held,
                     t.places,
                     t.buckets,
@@ -107,7 +112,7 @@ class Classifier:
                     t.starts[word],
                     t.starts[word + 1],
                     t.word_rows,
-                    word,
+                    word * t.width,
                 )
 
 

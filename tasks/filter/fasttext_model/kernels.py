@@ -18,7 +18,17 @@ from numba import njit
 
 from storage.shards.arrays import Float32, Float64, Int32, Int64, UInt8, UInt64
 from tasks.filter.fasttext_model.word_kernels import BREAK, FNV_OFFSET, LETTER, find, step
-from tasks.text.block_kernels import BLOCK, FLOATS, add_floats, fasttext_breaks, lowest, ones, read_eight, zeros
+from tasks.text.block_kernels import (
+    BLOCK,
+    FLOATS,
+    add_floats,
+    fasttext_breaks,
+    lowest,
+    ones,
+    prefetch,
+    read_eight,
+    zeros,
+)
 from tasks.text.kernels import decode
 
 NGRAM_PRIME = np.uint64(116049371)
@@ -26,7 +36,9 @@ END = np.array([ord(c) for c in "</s>"], np.uint8)  # fastText's word for the en
 END_HASH = np.uint32(3617362777)
 OPEN, CLOSE = np.uint8(ord("<")), np.uint8(ord(">"))
 KEPT_BYTES = 24  # longer words aren't kept
-EIGHT = 8  # bytes of a key's part
+EIGHT = 8  # bytes of a key's part, numbers of a cache line
+HEAD = 4  # numbers of a slot before the sum
+AHEAD = 32  # words that are looked up together
 # The part of 24 bytes that belongs to a word of each size, as the three parts of its key
 OWN = np.array(
     [[(1 << 8 * min(EIGHT, max(0, size - first))) - 1 for first in range(0, KEPT_BYTES, EIGHT)] for size in range(25)],
@@ -38,33 +50,40 @@ MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.
 class Kept(NamedTuple):
     """The sums of words that were read, in S slots (a power of two), one for all words of a hash: the newest stays.
 
-    A word's key is its bytes and zeros after them, so no word may contain a zero. `recent` is room for the hashes of a
-    line's last words, the latest first.
+    A slot has a word's key, then its number of rows, then their sum. A key is the word's bytes and zeros after them,
+    so no word may contain a zero. `recent` is room for the hashes of a line's last words, the latest first, and `ahead`
+    for the begins, ends and slots of words that are looked up together.
     """
 
-    keys: UInt64  # (S, 3)
-    rows: Float32  # (S, D)
-    counts: Int64
+    slots: UInt64  # (S, numbers of a slot)
+    floats: Float32  # the same memory, flat
     recent: UInt64
+    ahead: Int64  # (AHEAD, 3)
+
+
+def slot_size(width: int) -> int:
+    """The numbers of a slot, in whole cache lines."""
+    return -(-(HEAD + (width + 1) // 2) // EIGHT) * EIGHT
 
 
 class Tables(NamedTuple):
     """A model as the kernel reads it, built by `Classifier`. W words, R rows of n-grams after them.
 
     `slots` is an open hash table of word numbers (−1: free), whose length is a power of two. Word w is
-    `letters[starts[w]:starts[w + 1]]`. `word_rows[w]` is the sum of the word's row and those of its character n-grams,
-    `word_counts[w]` their number. `held` has a bit for each bucket that has a row, `places` its row. Both are empty if
-    every bucket has one. `kinds` is BREAK, LETTER or ALONE for each code point. Code points beyond its end are like its
-    last.
+    `letters[starts[w]:starts[w + 1]]`. `word_rows` has, for each word, the sum of its row and those of its character
+    n-grams, `word_counts` their number. `held` has a bit for each bucket that has a row, `places` its row. Both are
+    empty if every bucket has one. `kinds` is BREAK, LETTER or ALONE for each code point. Code points beyond its end are
+    like its last.
     """
 
     kinds: UInt8
     slots: Int32
     letters: UInt8
     starts: Int64
-    word_rows: Float32
+    word_rows: Float32  # (W · D)
     word_counts: Int32
-    rows: Float32
+    rows: Float32  # (R · D)
+    width: int
     held: UInt64
     places: Int32
     buckets: int
@@ -74,21 +93,21 @@ class Tables(NamedTuple):
 
 
 @njit(cache=True, nogil=True, _nrt=False, inline="always")
-def add_row(sums, p, rows, row):
-    """Add a row of one matrix to that of another."""
-    width = rows.shape[1]
+def add_row(sums, at, rows, place, width):
+    """Add `width` floats of `rows` from `place` on to those of `sums` from `at` on."""
     k = 0
     while k + FLOATS <= width:
-        add_floats(sums, p * width + k, rows, row * width + k)
+        add_floats(sums, at + k, rows, place + k)
         k += FLOATS
     while k < width:
-        sums[p, k] += rows[row, k]
+        sums[at + k] += rows[place + k]
         k += 1
 
 
 @njit(cache=True, nogil=True, _nrt=False)
 def add_characters(
     rows: Float32,
+    width: int,
     held: UInt64,
     places: Int32,
     buckets: int,
@@ -100,7 +119,8 @@ def add_characters(
     sums: Float32,
     at: int,
 ) -> int:
-    """Add the rows of the character n-grams of `<word>` to `sums[at]`. Returns their number (`computeSubwords`)."""
+    """Add the rows of the character n-grams of `<word>` to `sums`, from `at` on. Returns their number
+    (`computeSubwords`)."""
     count = 0
     size = end - start + 2
     modulus = np.uint32(buckets)
@@ -130,13 +150,14 @@ def add_characters(
                 row = np.int64(h % modulus)
                 # A quantized model keeps only the most useful buckets. The others contribute nothing
                 if len(held) == 0:
-                    add_row(sums, at, rows, row)
+                    add_row(sums, at, rows, row * width, width)
                     count += 1
                 else:
                     below = np.uint64(row & 63)
                     here = held[row >> 6]
                     if (here >> below) & np.uint64(1):
-                        add_row(sums, at, rows, places[row >> 6] + ones(here & lowest(np.int64(below))))
+                        row = places[row >> 6] + ones(here & lowest(np.int64(below)))
+                        add_row(sums, at, rows, row * width, width)
                         count += 1
             n += 1
     return count
@@ -153,16 +174,16 @@ def hash_of(data, start, end):
 
 @njit(cache=True, nogil=True, _nrt=False)
 def add_word(
-    slots, letters, starts, word_rows, word_counts, rows, held, places, buckets, shortest, longest,
-    data, start, end, sums, p,
+    slots, letters, starts, word_rows, word_counts, rows, width, held, places, buckets, shortest, longest,
+    data, start, end, sums, at,
 ):  # fmt: skip
-    """Add the sum of the word `data[start:end]`. Returns its number of rows."""
+    """Add the sum of the word `data[start:end]` to `sums`, from `at` on. Returns its number of rows."""
     word = find(slots, letters, starts, data, start, end, hash_of(data, start, end))
     if word >= 0:
-        add_row(sums, p, word_rows, word)
+        add_row(sums, at, word_rows, word * width, width)
         return np.int64(word_counts[word])
     if longest > 0:
-        return add_characters(rows, held, places, buckets, shortest, longest, data, start, end, sums, p)
+        return add_characters(rows, width, held, places, buckets, shortest, longest, data, start, end, sums, at)
     return 0
 
 
@@ -190,7 +211,7 @@ def key_of(data, start, size):
 
 
 @njit(cache=True, nogil=True, _nrt=False, inline="always")
-def add_ngrams(rows, buckets, longest, h, number, recent, sums, p):
+def add_ngrams(rows, width, buckets, longest, h, number, recent, sums, at):
     """Add the rows of the word n-grams that end with the line's `number`-th word, of hash h. Returns their number
     (`addWordNgrams`)."""
     # fastText keeps word hashes as signed 32-bit numbers, and extends their sign to 64 bits
@@ -201,7 +222,8 @@ def add_ngrams(rows, buckets, longest, h, number, recent, sums, p):
         joined = recent[n - 2]
         for k in range(n - 3, -1, -1):
             joined = joined * NGRAM_PRIME + recent[k]
-        add_row(sums, p, rows, np.int64((joined * NGRAM_PRIME + signed) % np.uint64(buckets)))
+        row = np.int64((joined * NGRAM_PRIME + signed) % np.uint64(buckets))
+        add_row(sums, at, rows, row * width, width)
         count += 1
     for k in range(longest - 1, 0, -1):
         recent[k] = recent[k - 1]
@@ -257,63 +279,84 @@ def next_fasttext_word(data, stop, block, letters):
     return start, end, block, letters
 
 
+@njit(cache=True, nogil=True, _nrt=False, inline="always")
+def look_ahead(kinds, kept, data, i, stop, block, inside, ahead):
+    """(words, i, block, inside): the next words of a piece from i on, up to `AHEAD`, as rows of `ahead`. Their slots
+    come from memory meanwhile, side by side. The slot of a word that isn't kept is −1."""
+    words = 0
+    while words < AHEAD:
+        if len(kinds) == 0:
+            start, i, block, inside = next_fasttext_word(data, stop, block, inside)
+        else:
+            start, i = next_word(kinds, data, i, stop)
+        if start == stop:
+            break
+        slot = -1
+        if i - start <= KEPT_BYTES:
+            first, second, third = key_of(data, start, i - start)
+            mixed = (first ^ (second * MIX[1]) ^ (third * MIX[2])) * MIX[0]
+            slot = np.int64(mixed >> np.uint64(48)) & (len(kept) - 1)
+            for k in range(0, kept.shape[1], EIGHT):
+                prefetch(kept, slot * kept.shape[1] + k)
+        ahead[words, 0], ahead[words, 1], ahead[words, 2] = start, i, slot
+        words += 1
+    return words, i, block, inside
+
+
 @njit(cache=True, nogil=True, _nrt=False)
 def sum_pieces(
     kinds: UInt8, slots: Int32, letters: UInt8, starts: Int64, word_rows: Float32, word_counts: Int32,
-    rows: Float32, held: UInt64, places: Int32, buckets: int, shortest: int, longest: int, word_ngrams: int,
-    kept_keys: UInt64, kept_rows: Float32, kept_counts: Int64, recent: UInt64,
+    rows: Float32, width: int, held: UInt64, places: Int32, buckets: int, shortest: int, longest: int, word_ngrams: int,
+    kept: UInt64, floats: Float32, recent: UInt64, ahead: Int64,
     data: UInt8, begins: Int64, ends: Int64, sums: Float32, counts: Int64, words: Int64,
 ) -> None:  # fmt: skip
-    """For each piece `data[begins[p]:ends[p]]`: the sum of its rows in `sums[p]` (P, D), their number, and its words.
+    """For each piece `data[begins[p]:ends[p]]`: the sum of its rows in `sums` (P · D), their number, and its words.
 
     The first two lines of arguments are `Tables`, the third is `Kept`. Each piece is a line: it ends with fastText's
     `</s>`, which isn't counted as a word. `data` has at least a block.
     """
     for p in range(len(begins)):
-        i, stop = begins[p], ends[p]
+        i, stop, at = begins[p], ends[p], p * width
         count = 0
         number = 0
         block = i
         inside = np.uint64(0)
         if len(kinds) == 0 and i < stop:
             inside = block_of_letters(data, i, stop)
-        while True:
-            if len(kinds) == 0:
-                start, i, block, inside = next_fasttext_word(data, stop, block, inside)
-            else:
-                start, i = next_word(kinds, data, i, stop)
-            if start == stop:
-                break
-            if i - start <= KEPT_BYTES:
-                first, second, third = key_of(data, start, i - start)
-                mixed = (first ^ (second * MIX[1]) ^ (third * MIX[2])) * MIX[0]
-                slot = np.int64(mixed >> np.uint64(48)) & (len(kept_keys) - 1)
-                if kept_keys[slot, 0] != first or kept_keys[slot, 1] != second or kept_keys[slot, 2] != third:
-                    kept_keys[slot, 0], kept_keys[slot, 1], kept_keys[slot, 2] = first, second, third
-                    for k in range(kept_rows.shape[1]):
-                        kept_rows[slot, k] = 0
-                    kept_counts[slot] = add_word(
-                        slots, letters, starts, word_rows, word_counts, rows, held, places, buckets, shortest, longest,
-                        data, start, i, kept_rows, slot,
+        several = AHEAD
+        while several == AHEAD:
+            several, i, block, inside = look_ahead(kinds, kept, data, i, stop, block, inside, ahead)
+            for k in range(several):
+                start, end, slot = ahead[k, 0], ahead[k, 1], ahead[k, 2]
+                if slot >= 0:
+                    first, second, third = key_of(data, start, end - start)
+                    place = 2 * (slot * kept.shape[1] + HEAD)
+                    if kept[slot, 0] != first or kept[slot, 1] != second or kept[slot, 2] != third:
+                        kept[slot, 0], kept[slot, 1], kept[slot, 2] = first, second, third
+                        floats[place : place + width] = 0
+                        kept[slot, 3] = add_word(
+                            slots, letters, starts, word_rows, word_counts, rows, width, held, places, buckets,
+                            shortest, longest, data, start, end, floats, place,
+                        )  # fmt: skip
+                    add_row(sums, at, floats, place, width)
+                    count += np.int64(kept[slot, 3])
+                else:
+                    count += add_word(
+                        slots, letters, starts, word_rows, word_counts, rows, width, held, places, buckets,
+                        shortest, longest, data, start, end, sums, at,
                     )  # fmt: skip
-                add_row(sums, p, kept_rows, slot)
-                count += kept_counts[slot]
-            else:
-                count += add_word(
-                    slots, letters, starts, word_rows, word_counts, rows, held, places, buckets, shortest, longest,
-                    data, start, i, sums, p,
-                )  # fmt: skip
-            number += 1
-            if word_ngrams > 1:
-                count += add_ngrams(rows, buckets, word_ngrams, hash_of(data, start, i), number, recent, sums, p)
+                number += 1
+                if word_ngrams > 1:
+                    h = hash_of(data, start, end)
+                    count += add_ngrams(rows, width, buckets, word_ngrams, h, number, recent, sums, at)
         # The end of the line adds a row, and takes part in word n-grams
         words[p] = number
         word = find(slots, letters, starts, END, 0, len(END), END_HASH)
         if word >= 0:
-            add_row(sums, p, word_rows, word)
+            add_row(sums, at, word_rows, word * width, width)
             count += word_counts[word]
         if word_ngrams > 1:
-            count += add_ngrams(rows, buckets, word_ngrams, END_HASH, number + 1, recent, sums, p)
+            count += add_ngrams(rows, width, buckets, word_ngrams, END_HASH, number + 1, recent, sums, at)
         counts[p] = count
 
 
