@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from storage.digests import file_digest
+from storage.digests import file_digests
 from storage.files.cache import cache_folder
 
 SETTLED_SECONDS = 2.0
@@ -49,19 +49,16 @@ def remembered_digests(
     cache = cache or cache_folder() / "digests.sqlite"
     states = {path: (path.resolve(), _state(path)) for path in paths}
     known = {} if anew else _recall(cache, states.values())
-    digests: dict[Path, str] = {}
     learned: dict[tuple[Path, State], str] = {}
-    for path, (file, state) in states.items():
-        digest = known.get((file, state))
-        if digest is None:
-            digest = file_digest(file)
-            hashed(state[1])
-            settled = time.time_ns() - max(state[2:]) > SETTLED_SECONDS * 1e9
-            if settled and _state(file) == state:
-                learned[file, state] = digest
-        digests[path] = digest
+    unknown = [about for about in states.values() if about not in known]
+    for (file, state), digest in zip(unknown, file_digests(file for file, _ in unknown), strict=True):
+        known[file, state] = digest
+        hashed(state[1])
+        settled = time.time_ns() - max(state[2:]) > SETTLED_SECONDS * 1e9
+        if settled and _state(file) == state:
+            learned[file, state] = digest
     _remember(cache, learned)
-    return digests
+    return {path: known[about] for path, about in states.items()}
 
 
 def remember(digests: Mapping[Path, str], cache: Path | None = None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import digest_cache
+from storage import digest_cache, digests
 from storage.digest_cache import remembered_digest
 from storage.digests import file_digest
 
@@ -25,7 +25,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         hashed.append(path)
         return file_digest(path)
 
-    monkeypatch.setattr(digest_cache, "file_digest", noted)
+    monkeypatch.setattr(digests, "file_digest", noted)
     return hashed
 
 

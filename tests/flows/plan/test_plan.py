@@ -17,7 +17,7 @@ from flows.plan import plan
 from flows.records.recorder import Asked
 from flows.session import Run, handed_on, recorded, session_of, start
 from profiles.load import load
-from storage import digest_cache
+from storage import digest_cache, digests
 from storage.artifact import Artifact
 from storage.digests import file_digest
 from storage.errors import ConfigError
@@ -41,7 +41,7 @@ def test_a_run_hashes_its_sources_once_for_its_plan_and_its_work(
         hashed.append(path)
         return file_digest(path)
 
-    monkeypatch.setattr(digest_cache, "file_digest", noted)
+    monkeypatch.setattr(digests, "file_digest", noted)
     monkeypatch.setattr(
         digest_cache, "SETTLED_SECONDS", 0.0
     )  # otherwise the digest of so young a file is not remembered
