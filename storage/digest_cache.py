@@ -10,6 +10,7 @@ damaged one is removed.
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -47,7 +48,7 @@ def remembered_digests(
     """SHA-256 of each file, remembered or hashed now. `anew` hashes all of them now. `hashed` is called with the bytes
     of each hashed file. Raises OSError if a file can't be read."""
     cache = cache or cache_folder() / "digests.sqlite"
-    states = {path: (path.resolve(), _state(path)) for path in paths}
+    states = {path: (file, _state(path)) for path, file in _resolved(paths).items()}
     known = {} if anew else _recall(cache, states.values())
     learned: dict[tuple[Path, State], str] = {}
     unknown = [about for about in states.values() if about not in known]
@@ -65,13 +66,19 @@ def remember(digests: Mapping[Path, str], cache: Path | None = None) -> None:
     """Store the digests of files that this process wrote and hashed, and that won't change."""
     _remember(
         cache or cache_folder() / "digests.sqlite",
-        {(path.resolve(), _state(path)): digest for path, digest in digests.items()},
+        {(file, _state(file)): digests[path] for path, file in _resolved(digests).items()},
     )
 
 
 def path_text(path: Path) -> str:
     """A path as printable text: a file's name may be any bytes."""
     return str(path).encode("utf-8", "backslashreplace").decode()
+
+
+def _resolved(paths: Iterable[Path]) -> dict[Path, Path]:
+    """Each path with the links among its folders followed, once for each folder. A file's own is told by its state."""
+    resolve = functools.cache(Path.resolve)
+    return {path: resolve(path.parent) / path.name for path in paths}
 
 
 def _state(file: Path) -> State:

@@ -26,8 +26,11 @@ def parquet_writer(path: Path, schema: pa.Schema, **options: Any) -> pq.ParquetW
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """Open a file to read in the block. Raises DamagedArtifact if it can't be read, here or in the block."""
     try:
-        # Without `pre_buffer`, which has another thread read each column
-        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+        # Of a path pyarrow first asks which file system has it. With `pre_buffer` another thread reads each column
+        with (
+            pa.OSFile(str(path)) as source,
+            pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False) as file,
+        ):
             yield file
     except (OSError, pa.ArrowException, KeyError, UnicodeDecodeError) as error:
         raise DamagedArtifact(

@@ -125,7 +125,7 @@ class Corpus:
         """Signatures of some of a shard's documents, given by index."""
         rows = local if shard.places is None else shard.places[local]
         # Mapped only for this call: a mapping holds the file open, and its pages count as memory of this process
-        stored = np.memmap(shard.signatures, np.uint32, "r", shard.header, shard.shape)
+        stored = np.memmap(str(shard.signatures), np.uint32, "r", shard.header, shard.shape)
         return np.asarray(stored)[rows]
 
     def contents(self, rows: Int64) -> list[str]:

@@ -40,7 +40,7 @@ class Section(StageConfig):
 
 class Tested(NamedTuple):
     """A rule's result per document: whether it fails, whether its signal is missing, and the measured value, which is
-    NaN if the rule doesn't apply to the document."""
+    NaN if it is missing or the rule doesn't apply to the document."""
 
     fails: Bool
     unknown: Bool
@@ -83,9 +83,9 @@ class Bound:
         """See `Rule`."""
         column = signals[self.signal]
         unknown = column.is_null().to_numpy(zero_copy_only=False)
-        values = pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
+        values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
         fails = values < self.threshold if self.direction == "min" else values > self.threshold
-        return Tested(fails & ~unknown, unknown, values)
+        return Tested(fails, unknown, values)
 
     def details(self, signals: pa.RecordBatch) -> pa.Array:
         """See `Rule`."""
@@ -119,7 +119,7 @@ class Member:
         """See `Rule`."""
         unknown = signals[self.signal].is_null().to_numpy(zero_copy_only=False)
         inside = pc.is_in(signals[self.signal], pa.array(self.allowed, pa.string())).to_numpy(zero_copy_only=False)
-        values = pc.fill_null(signals[self.score], 0.0).to_numpy(zero_copy_only=False)
+        values = signals[self.score].to_numpy(zero_copy_only=False)
         return Tested(~inside & ~unknown, unknown, values)
 
     def details(self, signals: pa.RecordBatch) -> pa.Array:

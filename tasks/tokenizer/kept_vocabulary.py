@@ -39,7 +39,7 @@ def keep(config: TokenizerConfig, artifact: Artifact, documents: Artifact, out: 
     """
     from tasks.tokenizer.proof import prove
     from tasks.tokenizer.report import publish_comparison
-    from tasks.tokenizer.sample import survey
+    from tasks.tokenizer.sample import texts_to_measure
 
     check_fits(config, artifact.path, f"{config.keep} in {FIELD}", fewer_ids=True)
     for name in artifact.manifest.files if artifact.manifest else ():
@@ -48,7 +48,7 @@ def keep(config: TokenizerConfig, artifact: Artifact, documents: Artifact, out: 
     tokenizer = load_for_documents(out.path)
     size = tokenizer.get_vocab_size()
     if config.compare:
-        publish_comparison(tokenizer, config, survey(documents.files("*.parquet"), out).texts, out)
+        publish_comparison(tokenizer, config, texts_to_measure(documents.files("*.parquet"), out), out)
     out.uses[f"{FIELD} {config.keep}"] = artifact.origin
     out.count(
         vocab_size=size, tokenizer_digest=tokenizer_digest(out.path), summary=f"{size:,} ids, kept from {config.keep}"
