@@ -140,13 +140,13 @@ class BatchWriter:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Append a batch of at most one row group."""
-        full = self._waiting_rows + batch.num_rows > ROWS_PER_GROUP
-        if full or self._waiting_bytes + batch.nbytes > CHARACTERS_PER_GROUP:
+        rows, size = batch.num_rows, batch.nbytes
+        if self._waiting_rows + rows > ROWS_PER_GROUP or self._waiting_bytes + size > CHARACTERS_PER_GROUP:
             self._write_group()
         self._waiting.append(batch)
-        self._waiting_rows += batch.num_rows
-        self._waiting_bytes += batch.nbytes
-        self.rows += batch.num_rows
+        self._waiting_rows += rows
+        self._waiting_bytes += size
+        self.rows += rows
 
     def __enter__(self) -> BatchWriter:
         return self

@@ -166,9 +166,10 @@ def _put(draft: Path, folder: Path) -> None:
 
 def _digests(folder: Path) -> dict[str, str]:
     """xxh3 of each file except the result, to find damage by a crash. Published files have a SHA-256."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / RESULT]
+    files = sorted(Path(place, name) for place, _, names in os.walk(folder) for name in names)
     found = {}
     for path in files:
-        with path.open("rb") as file:
-            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+        if path != folder / RESULT:
+            with path.open("rb") as file:
+                found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
     return found

@@ -31,8 +31,8 @@ from tasks.stage.output import Output
 from tasks.text.scan import Scanner
 
 MATCHES = "matches.npy"  # matches × 2: the document's row in the shard, and the number of the n-gram
-ASKED = "questions.npy"  # per question, the number of documents in the shard that share an n-gram with it
-COUNTED, EXEMPT = "counted.npy", "exempt.npy"  # per n-gram, the number of documents in which it counts, or doesn't
+COUNTS = "counts.npy"  # counts × 3: what is counted, the number of an n-gram or question, and the documents, if any
+COUNTED, EXEMPT, ASKED = range(3)  # documents in which an n-gram counts or doesn't, or that share one with a question
 NAMED = 1000  # maximum common phrases to write, the most frequent first
 SCHEMA = pa.schema([("contamination_ngrams", pa.int64()), ("contamination_benchmarks", pa.string())])
 
@@ -51,8 +51,8 @@ def find_contamination(config: ContaminationConfig, documents: Artifact, benchma
     rare = frequency <= config.max_documents
     marked = map_shards(functools.partial(_mark_shard, index, rare), matched, out, "mark", releases_gil=True)
     collect(marked, FILE, out.path)
-    counted, exempt = (_sum(marked, name, index.size) for name in (COUNTED, EXEMPT))
-    _write_questions(index, counted, exempt, marked, out)
+    counted, exempt, asked = _sum(marked, (index.size, index.size, len(index.questions)))
+    _write_questions(index, counted, exempt, asked, marked, out)
     common = _write_phrases(config, index, counted, exempt, out)
     out.count(
         measured=sum(shard.counts["documents"] for shard in matched),
@@ -61,8 +61,20 @@ def find_contamination(config: ContaminationConfig, documents: Artifact, benchma
     )
 
 
-def _sum(shards: Sequence[ShardResult], name: str, size: int) -> Int64:
-    return sum((np.load(shard.folder / name) for shard in shards), start=np.zeros(size, np.int64))
+def _sum(shards: Sequence[ShardResult], sizes: Sequence[int]) -> list[Int64]:
+    """The counts of all shards, by what they are."""
+    totals = [np.zeros(size, np.int64) for size in sizes]
+    for shard in shards:
+        counts = np.load(shard.folder / COUNTS)
+        for what, total in enumerate(totals):
+            _, numbers, times = counts[counts[:, 0] == what].T
+            total[numbers] += times  # a number stands once in a shard
+    return totals
+
+
+def _counts(what: int, numbers: Int64) -> Int64:
+    distinct, times = np.unique(numbers, return_counts=True)
+    return np.stack((np.full(len(distinct), what), distinct, times), axis=1)
 
 
 class Matcher:
@@ -133,14 +145,13 @@ def _match_shard(index: Index, shard: Path, folder: Path) -> dict[str, Any]:
 def _mark_shard(index: Index, rare: Bool, matched: ShardResult, folder: Path) -> dict[str, Any]:
     matches = np.load(matched.folder / MATCHES)
     counts_here = rare[matches[:, 1]] | _of_whole_query(index, matches)
-    for name, chosen in ((COUNTED, counts_here), (EXEMPT, ~counts_here)):
-        np.save(folder / name, np.bincount(matches[chosen, 1], minlength=index.size))
     rows, ngrams = matches[counts_here].T
     documents = matched.counts["documents"]
     counts = np.bincount(rows, minlength=documents)
     with_part, parts = index.held.expand(rows, ngrams)
     with_question, questions = unique_pairs(with_part, index.owners[parts])
-    np.save(folder / ASKED, np.bincount(questions, minlength=len(index.questions)))
+    numbers = {COUNTED: ngrams, EXEMPT: matches[~counts_here, 1], ASKED: questions}
+    np.save(folder / COUNTS, np.concatenate([_counts(*one) for one in numbers.items()]))
     benchmarks = sorted({question.benchmark for question in index.questions})
     number = {benchmark: place for place, benchmark in enumerate(benchmarks)}
     of_question = np.array([number[question.benchmark] for question in index.questions], np.int64)
@@ -175,15 +186,16 @@ def _write_shard(path: Path, signals: pa.RecordBatch, matched: ShardResult) -> N
         writer.add_key_value_metadata({IDS: matched.counts["ids"]})
 
 
-def _write_questions(index: Index, counted: Int64, exempt: Int64, marked: Sequence[ShardResult], out: Output) -> None:
+def _write_questions(
+    index: Index, counted: Int64, exempt: Int64, asked: Int64, marked: Sequence[ShardResult], out: Output
+) -> None:
     """Write questions.jsonl, with the part of each question of which the largest share is found, and a table with a row
     per benchmark."""
     found, common = (_by_part(index, times > 0) for times in (counted, (exempt > 0) & (counted == 0)))
-    documents = _sum(marked, ASKED, len(index.questions))
     rows: dict[str, dict[str, Any]] = {}
     start = 0
     with (out.path / QUESTIONS).open("w", encoding="utf-8") as lines:
-        for question, holders in zip(index.questions, documents.tolist(), strict=True):
+        for question, holders in zip(index.questions, asked.tolist(), strict=True):
             end = start + len(question.parts)
             line = {"benchmark": question.benchmark, "id": question.id, "ngrams": 0, "found": 0, "part": ""}
             line |= {"documents": holders, "common": 0}
