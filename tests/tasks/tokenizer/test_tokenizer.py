@@ -83,6 +83,22 @@ def test_what_is_measured_is_a_part_that_does_not_depend_on_order(
     assert first.counts["sample_bytes"] == rows[3]["training bytes"]
 
 
+def test_a_tokenizer_that_is_kept_is_measured_on_the_same_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "MEASURED_BYTES", 2000)
+    documents = [Document.new(text, f"source{number % 3}") for number, text in enumerate(["", *texts()])]
+    shards = [tmp_path / f"{number}.parquet" for number in range(2)]
+    for number, shard in enumerate(shards):
+        write_documents(shard, documents[number::2])
+    drawn = sample.draw_sample(TokenizerConfig(), shards, Output.at(tmp_path / "drawn"))
+    assert sample.texts_to_measure(shards, Output.at(tmp_path / "kept")) == drawn.measured
+    for source, found in drawn.measured.items():
+        mine = sorted((d for d in documents if d.source == source and d.text), key=lambda d: -sample.draw(d.id))
+        assert found == [d.text for d in mine[: len(found)]]
+        assert sum(map(len, found[:-1])) < 2000 <= sum(map(len, map(str.encode, found)))
+
+
 def test_of_a_document_longer_than_what_is_measured_the_beginning_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
