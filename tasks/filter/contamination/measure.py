@@ -49,7 +49,7 @@ def find_contamination(config: ContaminationConfig, documents: Artifact, benchma
         start=np.zeros(index.size, np.int64),
     )
     rare = frequency <= config.max_documents
-    marked = map_shards(functools.partial(_mark_shard, index, rare), matched, out, "mark", releases_gil=True)
+    marked = map_shards(functools.partial(_mark_shard, index, rare), matched, out, "count", releases_gil=True)
     collect(marked, FILE, out.path)
     counted, exempt, asked = _sum(marked, (index.size, index.size, len(index.questions)))
     _write_questions(index, counted, exempt, asked, marked, out)
