@@ -12,13 +12,17 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Collection
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import active_children
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from tasks.children.die_with_parent import die_with_parent
 from tasks.shards.executors import OUTSTANDING, WorkerLost
@@ -29,6 +33,8 @@ from tasks.stage import machine
 FIRST = 0.5  # seconds of a map after which it is estimated. Its first shard also loads what all need
 THREADS_LOSE = 0.2  # of their time, waiting for the interpreter's lock where the work releases it
 SAVED = 1.5  # minimum seconds that the workers must save in the map that starts them
+GRACE = 5.0  # seconds that a running call gets when its map has ended early
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # What workers import before they are ready: the work that holds the interpreter's lock, and so gains most
 IMPORTED = ("tasks.download.portions", "tasks.filter.pii.measure", "tasks.tokenizer.sample")
 
@@ -53,23 +59,33 @@ class Processes:
     def submit(self, call: Call) -> Future[None]:
         """Run a call in a process. A pool that lost a process is broken, so a new pool replaces it."""
         try:
-            return self._pool.submit(work_elsewhere, call)
+            return self._submit(work_elsewhere, call)
         except BrokenProcessPool:
             self._pool.shutdown()
             self._pool = _pool(self.workers)
-            return self._pool.submit(work_elsewhere, call)
+            return self._submit(work_elsewhere, call)
 
     def meaning(self, error: BaseException) -> BaseException:
         """A broken pool means that some worker was lost."""
         return WorkerLost() if isinstance(error, BrokenProcessPool) else error
 
     def abandon(self, futures: Collection[Future[None]]) -> None:
-        """Wait for running calls: a later run will find their shards done."""
-        wait([future for future in futures if not future.cancel()])
+        """Wait for running calls, as a later run will find their shards done, but end those that take long. The pool
+        cancels the others: if a worker dies now, a pool of Python 3.11 fails at a call that someone else cancelled."""
+        if futures:
+            late = threading.Timer(GRACE, _kill_workers)
+            late.start()
+            self._pool.shutdown(cancel_futures=True)
+            late.cancel()
+            self._pool = _pool(self.workers)
 
     def close(self) -> None:
         """End the processes."""
         self._pool.shutdown(cancel_futures=True)
+
+    def _submit(self, function: Callable[..., None], *arguments: Any) -> Future[None]:
+        with _signals_wait():
+            return self._pool.submit(function, *arguments)
 
 
 class PerhapsProcesses(Processes):
@@ -105,6 +121,13 @@ class PerhapsProcesses(Processes):
         self._here.append(self._threads.submit(call))
         return self._here[-1]
 
+    def abandon(self, futures: Collection[Future[None]]) -> None:
+        """If calls of processes are among them, a later map starts its own processes."""
+        elsewhere = set(futures) - set(self._here)
+        self._threads.abandon(set(futures) - elsewhere)
+        super().abandon(elsewhere)
+        self._imports = [] if elsewhere else self._imports
+
     def close(self) -> None:
         """End the threads and the processes."""
         self._threads.close()
@@ -118,7 +141,7 @@ class PerhapsProcesses(Processes):
             return False
         here = seconds / max(1, self._done) * left
         if not self._imports and seconds > FIRST and here * self._saves > SAVED:
-            self._imports = [self._pool.submit(_import) for _ in range(self.workers)]
+            self._imports = [self._submit(_import) for _ in range(self.workers)]
         return bool(self._imports) and all(each.done() for each in self._imports)
 
 
@@ -165,3 +188,30 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 def _begin(parent: int) -> None:
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what to do
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Signals of this process are handled at the end of the block, as an interrupted pool forgets the process that it
+    was starting. That one has SIGINT blocked until it can ignore it."""
+    came: list[int] = []
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    mine = SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    handled = {number: handler for number in mine if callable(handler := signal.getsignal(number))}
+    for number in handled:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for late in came:
+            signal.raise_signal(late)
+
+
+def _kill_workers() -> None:
+    for child in active_children():
+        if isinstance(child, _Worker):
+            child.kill()
