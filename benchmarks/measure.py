@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import signal
 import statistics
@@ -73,13 +74,29 @@ def corpus(data: Path, megabytes: float, whole: Corpus | None = None) -> Corpus:
     return Corpus(data / name, summary["documents"], summary["bytes"] / 1e6)
 
 
+def positive(text: str) -> float:
+    """A number of an option, above zero."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError("give a number above 0")
+    return number
+
+
+def count(text: str) -> int:
+    """A whole number of an option, from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("give a whole number from 1 on")
+    return number
+
+
 def corpus_parser(
     description: str | None, *, megabytes: float, text: str = "of UTF-8 text", runs: str = "of each side"
 ) -> argparse.ArgumentParser:
     """Options of a benchmark over a corpus: how large, how often, where. `text` and `runs` are what help says."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=megabytes, help=f"{text} (default {megabytes:g})")
-    parser.add_argument("--runs", type=int, default=5, help=f"{runs} (default 5)")
+    parser.add_argument("--megabytes", type=positive, default=megabytes, help=f"{text} (default {megabytes:g})")
+    parser.add_argument("--runs", type=count, default=5, help=f"{runs} (default 5)")
     parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
     return parser
 

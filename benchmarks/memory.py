@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.corpus_to_tokens.__main__ import lines, to_tokens, written_profile
-from benchmarks.measure import DATA, Corpus, corpus, environment
+from benchmarks.measure import DATA, Corpus, corpus, count, environment, positive
 from storage.store import Store
 from tasks.children.reap_orphans import descendants
 
@@ -116,8 +116,8 @@ def report(sizes: list[float], found: list[Peaks]) -> None:
 def main() -> None:
     """Read the options, run, print the table after each size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=float, nargs="+", default=[100, 360, 1000, 2000], help="megabytes of text")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--sizes", type=positive, nargs="+", default=[100, 360, 1000, 2000], help="megabytes of text")
+    parser.add_argument("--workers", type=count, default=2)
     parser.add_argument("--to", default="tokenize", help="the last stage")
     parser.add_argument("--data", type=Path, default=DATA, help="where corpora are kept")
     options = parser.parse_args()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.corpus_to_tokens.__main__ import lines, to_tokens, written_profile
-from benchmarks.measure import DATA, Run, corpus, environment, measure
+from benchmarks.measure import DATA, Run, corpus, environment, measure, positive
 from benchmarks.memory import REAL, sized
 from flows.commands.scale import corpus_bytes, in_corpus, measured
 from models.growth import LAWS, fit
@@ -24,7 +24,7 @@ from storage.store import Store
 def main() -> None:
     """Read the options, run, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=float, nargs="+", default=[1, 10, 100], help="megabytes of text, ascending")
+    parser.add_argument("--sizes", type=positive, nargs="+", default=[1, 10, 100], help="megabytes of text, ascending")
     parser.add_argument("--data", type=Path, default=DATA, help="where corpora are kept")
     parser.add_argument("--stores", type=Path, help="a folder in which the stores stay (default: none)")
     options = parser.parse_args()

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.measure import count
 from tasks.shards import map_shards
 from tasks.stage.output import Output
 from tasks.stage.runtime import DataRuntime, Runtime
@@ -61,7 +62,7 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("executors", nargs="*", default=EXECUTORS)
-    parser.add_argument("--shards", type=int, default=SHARDS, help=f"of a map (default {SHARDS})")
+    parser.add_argument("--shards", type=count, default=SHARDS, help=f"of a map (default {SHARDS})")
     parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.row:

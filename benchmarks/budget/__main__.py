@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from benchmarks.budget.graph import flame_graph
 from benchmarks.corpus_to_tokens.__main__ import lines, to_tokens, written_profile
-from benchmarks.measure import DATA, corpus, environment
+from benchmarks.measure import DATA, corpus, count, environment, positive
 from benchmarks.memory import REAL, sized
 from storage.store import Store
 
@@ -168,8 +168,8 @@ def _median(runs: list[dict[str, float]], phase: str) -> float:
 def main() -> None:
     """Read the options, run, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=float, nargs="+", default=[7, 100], help="megabytes of text (default 7 100)")
-    parser.add_argument("--runs", type=int, default=3, help="of each size (default 3)")
+    parser.add_argument("--sizes", type=positive, nargs="+", default=[7, 100], help="megabytes of text (default 7 100)")
+    parser.add_argument("--runs", type=count, default=3, help="of each size (default 3)")
     parser.add_argument("--graph", type=Path, help="an SVG to write")
     parser.add_argument("--data", type=Path, default=DATA, help="where corpora are kept")
     options = parser.parse_args()

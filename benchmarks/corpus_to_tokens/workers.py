@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.budget.__main__ import stacks
 from benchmarks.corpus_to_tokens.__main__ import lines, to_tokens, written_profile
-from benchmarks.measure import corpus, corpus_parser, environment
+from benchmarks.measure import corpus, corpus_parser, count, environment
 from storage.store import Store
 
 Figures = dict[str, list[float]]  # seconds by stage, and of the whole
@@ -38,8 +38,8 @@ OF_STAGE = re.compile(rf"/tasks/({'|'.join(STAGES)})/")
 def main() -> int:
     """Read the options, measure in turns, print the table. Returns 1 where digests differ."""
     parser = corpus_parser(__doc__, megabytes=360, runs="for each number of workers")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="numbers of workers (default 1 2)")
-    parser.add_argument("--simulated", type=int, default=8, help="workers to simulate (default 8)")
+    parser.add_argument("--workers", type=count, nargs="+", default=[1, 2], help="numbers of workers (default 1 2)")
+    parser.add_argument("--simulated", type=count, default=8, help="workers to simulate (default 8)")
     options = parser.parse_args()
     text = corpus(options.data.resolve(), options.megabytes)
     path = lines(text)

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -140,7 +141,7 @@ def _run(executor: Executor, calls: Iterator[Call], progress: _Progress, stop: P
                 if isinstance(meaning, WorkerLost):
                     losses[call.folder] += meaning.times
                     _check_losses(losses[call.folder], executor, progress)
-                    again.append(call)
+                    again.append(replace(call, lost=True))
                     lost += 1
                 elif meaning:
                     raise meaning

@@ -116,7 +116,7 @@ class PerhapsProcesses(Processes):
 
     def submit(self, call: Call) -> Future[None]:
         """Run a call here, or in a process."""
-        if self._many and self._here:
+        if self._many and (self._here or call.lost):
             return super().submit(call)
         self._here.append(self._threads.submit(call))
         return self._here[-1]

@@ -47,12 +47,14 @@ class ShardResult:
 
 @dataclass(frozen=True)
 class Call:
-    """A shard to process: `function(shard, draft)` leaves its files and counts in `folder`."""
+    """A shard to process: `function(shard, draft)` leaves its files and counts in `folder`. `lost` says that a worker
+    died over it, so that it isn't for the run's own process."""
 
     function: Callable[[Any, Path], dict[str, Any]]
     shard: Any
     folder: Path
     releases_gil: bool
+    lost: bool = False
 
 
 def work_elsewhere(call: Call) -> None:

@@ -34,7 +34,7 @@ from storage.shards.arrays import Int64
 from tasks.shards import ShardResult, dask_workers, map_shards, processes, ray_workers
 from tasks.shards.broadcast import broadcast
 from tasks.shards.processes import Processes
-from tasks.shards.shard import RESULT, Call, is_done, work
+from tasks.shards.shard import DRAFT, RESULT, Call, is_done, work
 from tasks.shards.temporary import temporary_folder
 from tasks.stage.display.progress import Observer, Progress
 from tasks.stage.output import Output
@@ -149,7 +149,7 @@ def test_processes_are_started_where_much_is_left(tmp_path: Path, seconds: float
     def run() -> None:
         with resources():
             for name, releases_gil in (("perhaps", False), ("again", True)):
-                out, work = output(tmp_path, "auto"), functools.partial(slow, seconds)
+                out, work = output(tmp_path, "auto"), functools.partial(slow, seconds, os.getpid())
                 results = map_shards(work, range(60), out, name, releases_gil=releases_gil)
                 found.append({result.counts["pid"] for result in results})
 
@@ -160,9 +160,37 @@ def test_processes_are_started_where_much_is_left(tmp_path: Path, seconds: float
     assert have_ended(workers)
 
 
-def slow(seconds: float, shard: int, folder: Path) -> dict[str, int]:
+def slow(seconds: float, run: int, shard: int, folder: Path) -> dict[str, int]:
+    """Where processes are expected, the run's own takes its time over later shards until one of them works."""
+    elsewhere = folder.parent.parent / "elsewhere"
+    if os.getpid() != run:
+        elsewhere.touch()
     time.sleep(seconds)
+    waits_until = time.monotonic() + (60 if seconds and shard > 30 else 0)
+    while time.monotonic() < waits_until and not elsewhere.exists():
+        time.sleep(0.01)
     return {"pid": os.getpid()}
+
+
+def test_a_shard_over_which_a_worker_died_does_not_come_to_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take the run with it. The run's own thread is idle when the worker dies, which has two shards."""
+    for name, value in {"FIRST": 0.0, "SAVED": 0.0, "IMPORTED": ()}.items():
+        monkeypatch.setattr(processes, name, value)
+    died = tmp_path / "died"
+    results = map_shards(functools.partial(die_once, died, os.getpid()), range(60), output(tmp_path, "auto"), "die")
+    assert sum(result.counts["pid"] != os.getpid() for result in results) == 2
+
+
+def die_once(died: Path, run: int, shard: int, folder: Path) -> dict[str, int]:
+    if os.getpid() != run and not died.exists():
+        died.touch()
+        slow(0.0, run, shard, folder)
+        while sum(DRAFT not in other.name for other in folder.parent.iterdir()) < 58:  # all but its own and the next
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return slow(0.02, run, shard, folder)
 
 
 @pytest.mark.soak
