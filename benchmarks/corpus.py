@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.measure import positive
 from storage.shards.documents import Document, read_documents, shard_name, write_documents
 from tasks.download.config import EmbeddedSource
 from tasks.download.sources.embedded import documents as embedded_documents
@@ -165,7 +166,7 @@ def main() -> None:
     """Build the corpus, or a part of one, and say how large it is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("benchmarks/.data/corpus"))
-    parser.add_argument("--megabytes", type=float, default=120, help="of UTF-8 text")
+    parser.add_argument("--megabytes", type=positive, default=120, help="of UTF-8 text")
     parser.add_argument("--part-of", type=Path, help="take the documents from this corpus, repeatedly if it is smaller")
     arguments = parser.parse_args()
     if arguments.part_of:

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.measure import environment, measure
+from benchmarks.measure import count, environment, measure
 from benchmarks.peer_environment import PEERS
 from tasks.text.web.extract import EXTRACTORS, Page, read_page
 
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, nargs="*", default=[4, 1])
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--extractors", nargs="*", choices=list(EXTRACTORS), default=list(EXTRACTORS))
-    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--runs", type=count, default=1)
     parser.add_argument("--datatrove", action="store_true", help="beside datatrove, in an environment of its own")
     parser.add_argument("--score", choices=list(EXTRACTORS), help="only print the row of an extractor")
     parser.add_argument("--stage", choices=list(EXTRACTORS), help="only run the stage on the archives of a folder")

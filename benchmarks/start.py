@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from benchmarks.measure import ROOT, end_as_interrupted, ended
+from benchmarks.measure import ROOT, count, end_as_interrupted, ended
 from flows.guard.password import new_password, variables
 from flows.server import SERVE, patient_client, start, stop, wait
 from tasks.checks.quiet import ENVIRONMENT
@@ -45,7 +45,7 @@ PAGE = 200  # what Prefect's API lists at once
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="of each command (default 5)")
+    parser.add_argument("--runs", type=count, default=5, help="of each command (default 5)")
     parser.add_argument("--many", type=int, default=12, help="runs on one server (default 12)")
     asked = parser.parse_args()
     end_as_interrupted()

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import DATA, Corpus, Failed, Run, corpus, environment, measure, median
+from benchmarks.measure import DATA, Corpus, Failed, Run, corpus, count, environment, measure, median, positive
 from benchmarks.peer_environment import PEERS
 
 OURS = "gristmill"
@@ -132,10 +132,10 @@ def scale(whole: Corpus, quarter: Corpus, runs: int) -> None:
 def main() -> None:
     """Read the options, make what is missing, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=INSTALLED, help=f"of UTF-8 text (default {INSTALLED})")
-    parser.add_argument("--runs", type=int, default=5, help="of each tool (default 5)")
+    parser.add_argument("--megabytes", type=positive, default=INSTALLED, help=f"of UTF-8 text (default {INSTALLED})")
+    parser.add_argument("--runs", type=count, default=5, help="of each tool (default 5)")
     parser.add_argument("--tools", default=",".join(TOOLS), help="separated by commas (default all)")
-    parser.add_argument("--datatrove-megabytes", type=float, default=20, help="the part datatrove gets (default 20)")
+    parser.add_argument("--datatrove-megabytes", type=positive, default=20, help="the part datatrove gets (default 20)")
     parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
     parser.add_argument("--scaling", action="store_true", help="measure ours on 1x and 4x the text and with 2 workers")
     options = parser.parse_args()

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import ROOT, Run, end_as_interrupted, environment, measure, median
+from benchmarks.measure import ROOT, Run, count, end_as_interrupted, environment, measure, median
 from tasks.children.environment import training_environment
 from tasks.evaluate.score.config import ScoreConfig
 from tasks.harness.config import HarnessSource
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=[*ASKED], default=[*ASKED])
     parser.add_argument("--items", type=int, default=100, help="questions of each task")
     parser.add_argument("--batch-size", type=int, default=16, help="of the harness, and of answers in text")
-    parser.add_argument("--runs", type=int, default=5, help="of each side")
+    parser.add_argument("--runs", type=count, default=5, help="of each side")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--side", nargs=3, help=argparse.SUPPRESS)  # side, task, folder: what a process does
     options = parser.parse_args()

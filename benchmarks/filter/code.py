@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.measure import positive
 from tasks.filter.code.family import FAMILY, CodeRules
 from tasks.filter.code.measure import CodeConfig, measure_code
 from tasks.text.languages import language_of
@@ -62,7 +63,7 @@ def main() -> None:
     """Read the options, compare, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--megabytes", type=float, default=30)
+    parser.add_argument("--megabytes", type=positive, default=30)
     options = parser.parse_args()
     files = read(options.folder, options.megabytes)
     size = sum(len(text.encode()) for _, text in files) / 1e6

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.filter.pii_tools import SIX, TOOLS
-from benchmarks.measure import Run, environment, measure, median
+from benchmarks.measure import Run, count, environment, measure, median
 from storage.shards.documents import Document, shard_name, write_documents
 
 LABELLED = Path("pii_presidio_synth") / "generated_large.json"
@@ -144,7 +144,7 @@ def _meet(a: tuple[int, int], b: tuple[int, int], exact: bool) -> bool:
 def main() -> None:
     """Read the options, make what is missing, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="of each tool (default 5)")
+    parser.add_argument("--runs", type=count, default=5, help="of each tool (default 5)")
     parser.add_argument("--tools", nargs="+", choices=list(TOOLS), default=list(TOOLS))
     parser.add_argument("--labelled", type=Path, required=True, help="the folder of labelled data sets")
     options = parser.parse_args()

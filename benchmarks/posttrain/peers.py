@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import ROOT, Run, end_as_interrupted, environment, measure, median
+from benchmarks.measure import ROOT, Run, count, end_as_interrupted, environment, measure, median
 from storage.artifact import Artifact
 
 METHODS = {"sft": "instructions", "dpo": "preferences", "reward": "preferences"}
@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_store(parser)
     parser.add_argument("--methods", nargs="+", choices=[*METHODS], default=[*METHODS])
-    parser.add_argument("--runs", type=int, default=5, help="of each side and length")
+    parser.add_argument("--runs", type=count, default=5, help="of each side and length")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--side", nargs=3, help=argparse.SUPPRESS)  # side, method, steps: what a process does
     options = parser.parse_args()

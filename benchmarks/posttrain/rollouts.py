@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.measure import count
+
 if TYPE_CHECKING:
     from tasks.posttrain.rollouts.engine import Engine
 
@@ -27,7 +29,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--lengths", type=int, nargs="+", default=[8, 128], help="of prompts, in tokens")
     parser.add_argument("--tokens", type=int, default=32, help="of an answer")
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=count, default=3)
     options = parser.parse_args()
     found = engines(options.model, options.tokens)
     print("| prompt | engine | tokens a CPU second | CPU s to hand the weights over |\n|---|---|---|---|")

@@ -19,7 +19,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from benchmarks.measure import DATA, ROOT, Failed, measure
+from benchmarks.measure import DATA, ROOT, Failed, count, measure
 from benchmarks.peer_environment import LITGPT
 from benchmarks.pretrain.data import data_of
 from benchmarks.pretrain.ours import ENGINES, shape_of
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("sizes", nargs="*", default=list(SIZES), help=f"of {', '.join(SIZES)} (default all)")
     parser.add_argument("--families", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--sides", nargs="*", help="only those whose name contains one of these strings, and gristmill")
-    parser.add_argument("--runs", type=int, default=5, help="runs of each side (default 5)")
+    parser.add_argument("--runs", type=count, default=5, help="runs of each side (default 5)")
     parser.add_argument("--threads", type=int, default=machine.cores(), help="(default all cores)")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the token shards")
     options = parser.parse_args()

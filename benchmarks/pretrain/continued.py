@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmarks.measure import DATA, ROOT, measure
+from benchmarks.measure import DATA, ROOT, count, measure
 from benchmarks.pretrain.answer import peak_bytes
 from benchmarks.pretrain.data import continued_data_of
 from profiles.load import load
@@ -56,7 +56,7 @@ def main() -> None:
     )
     parser.add_argument("profile", nargs="?", default="continue", help="a profile with base and pretrain")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--runs", type=int, default=3, help="runs of each side (default 3)")
+    parser.add_argument("--runs", type=count, default=3, help="runs of each side (default 3)")
     parser.add_argument("--threads", type=int, default=machine.cores(), help="(default all cores)")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the store")
     parser.add_argument("--side", choices=(*SIDES, EXACT), help=argparse.SUPPRESS)

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import DATA, ROOT, Corpus, Failed, Run, corpus, environment, measure, median
+from benchmarks.measure import DATA, ROOT, Corpus, Failed, Run, corpus, count, environment, measure, median, positive
 from benchmarks.peer_environment import PEERS
 
 OURS = "gristmill"
@@ -155,11 +155,13 @@ def print_table(taken: dict[str, list[Run]], text: Corpus) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What can be chosen."""
-    parser.add_argument("--megabytes", type=float, default=100, help="of UTF-8 text, as far as there is (default 100)")
+    parser.add_argument(
+        "--megabytes", type=positive, default=100, help="of UTF-8 text, as far as there is (default 100)"
+    )
     parser.add_argument("--part", type=float, default=12, help="megabytes for the runs by turns (default 12)")
     parser.add_argument("--times", type=int, default=3, help="how often ours encodes the whole for memory (default 3)")
     parser.add_argument("--vocab-size", type=int, default=32_768, help="of the tokenizer (default 32768)")
-    parser.add_argument("--runs", type=int, default=5, help="of each tool on the part (default 5)")
+    parser.add_argument("--runs", type=count, default=5, help="of each tool on the part (default 5)")
     parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
 
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import ROOT, Run, environment, measure, median
+from benchmarks.measure import ROOT, Run, count, environment, measure, median
 
 TRAINING_STEP = 11_000  # tokens a second: the tiny profile's, 1.3M parameters, on two cores
 WANTED = 50  # times as many
@@ -74,7 +74,7 @@ def serve(folder: Path, pattern: str) -> dict[str, float]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What can be chosen."""
-    parser.add_argument("--runs", type=int, default=5, help="of each pattern (default 5)")
+    parser.add_argument("--runs", type=count, default=5, help="of each pattern (default 5)")
     parser.add_argument("--training-step", type=float, default=TRAINING_STEP, help="tokens a second to compare with")
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import DATA, ROOT, Corpus, Run, corpus, environment, measure, median
+from benchmarks.measure import DATA, ROOT, Corpus, Run, corpus, count, environment, measure, median, positive
 
 LIBRARY = "tokenizers"
 THREADS = {"gristmill, 1 thread": 1, "gristmill, 2 threads": 2}
@@ -30,9 +30,9 @@ SIDES = (*THREADS, LIBRARY)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What can be chosen."""
-    parser.add_argument("--megabytes", type=float, default=100, help="of UTF-8 text (default 100)")
+    parser.add_argument("--megabytes", type=positive, default=100, help="of UTF-8 text (default 100)")
     parser.add_argument("--vocab-size", type=int, default=32_768, help="of the tokenizer (default 32768)")
-    parser.add_argument("--runs", type=int, default=5, help="of ours (default 5)")
+    parser.add_argument("--runs", type=count, default=5, help="of ours (default 5)")
     parser.add_argument("--library-runs", type=int, default=3, help=f"of {LIBRARY} (default 3)")
     parser.add_argument("--data", type=Path, default=DATA, help="where the corpus lies")
 
