@@ -10,7 +10,6 @@ document only the first MEASURED_BYTES characters are measured: `tokenizers` nee
 from __future__ import annotations
 
 import hashlib
-import heapq
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -110,38 +109,17 @@ def draw(identity: str) -> int:
     return int.from_bytes(hashlib.sha256(f"tokenizer {identity}".encode()).digest()[:8])
 
 
-class _Highest:
-    """The documents of each source with the highest draws, as few as reach MEASURED_BYTES."""
-
-    def __init__(self) -> None:
-        self._heaps: dict[str, list[tuple[int, Document]]] = {}
-        self._bytes: Counter[str] = Counter()
-
-    def add(self, document: Document) -> None:
-        """Add a document, truncated if long, and drop documents that are no longer needed."""
-        document = document._replace(text=document.text[:MEASURED_BYTES])
-        heap = self._heaps.setdefault(document.source, [])
-        heapq.heappush(heap, (draw(document.id), document))
-        self._bytes[document.source] += len(document.text.encode())
-        while self._bytes[document.source] - (last := len(heap[0][1].text.encode())) >= MEASURED_BYTES:
-            heapq.heappop(heap)
-            self._bytes[document.source] -= last
-
-    def documents(self) -> Iterator[Document]:
-        """The documents by source, highest draw first."""
-        for _, heap in sorted(self._heaps.items()):
-            yield from (document for _, document in sorted(heap, reverse=True))
-
-
 def _to_measure(results: list[ShardResult]) -> dict[str, list[Document]]:
-    """The documents to measure by source, highest draw first."""
-    highest = _Highest()
+    """The documents to measure by source, highest draw first, each truncated if long."""
+    found: dict[str, list[Document]] = {}
     for result in results:
         for document in read_documents(result.folder / MEASURED):
-            highest.add(document)
-    measured: dict[str, list[Document]] = {}
-    for document in highest.documents():
-        measured.setdefault(document.source, []).append(document)
+            found.setdefault(document.source, []).append(document._replace(text=document.text[:MEASURED_BYTES]))
+    measured = {}
+    for source, documents in sorted(found.items()):
+        documents.sort(key=lambda document: draw(document.id), reverse=True)
+        rows = [(draw(document.id), len(document.text.encode())) for document in documents]
+        measured[source] = documents[: len(_highest(np.array(rows, np.uint64)))]
     return measured
 
 

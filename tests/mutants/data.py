@@ -403,8 +403,8 @@ DATA = (
         name="tokenizer-measured-on-little",
         about="tokenizer: of each source a single document is measured",
         path="tasks/tokenizer/sample.py",
-        before="while self._bytes[document.source] - (last := len(heap[0][1].text.encode())) >= MEASURED_BYTES:",
-        after="while self._bytes[document.source] - (last := len(heap[0][1].text.encode())) > 0:",
+        before="return ordered[: np.searchsorted(np.cumsum(ordered[:, 1]), MEASURED_BYTES) + 1]",
+        after="return ordered[:1]",
         fails=(
             "tests/tasks/tokenizer/test_tokenizer.py::test_what_is_measured_is_a_part_that_does_not_depend_on_order",
         ),
