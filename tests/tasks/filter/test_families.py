@@ -210,6 +210,6 @@ def test_the_first_rule_that_a_document_fails_is_its_reason_and_what_was_not_mea
     signals = pa.record_batch({"words": [1.0, 5.0, 5.0, None, 4.0], "lines": [9.0, 9.0, 1.0, 9.0, 4.0]})
     found = decide(signals, [Bound("words.max", "words", "max", 4.0), Bound("lines.max", "lines", "max", 4.0)])
     assert found.rule.tolist() == [1, 0, 0, 0, KEPT]
-    assert found.values[~found.unmeasured].tolist() == [9.0, 5.0, 5.0, 0.0]
+    np.testing.assert_array_equal(found.values, [9.0, 5.0, 5.0, np.nan, 0.0])
     assert found.unmeasured.tolist() == [False, False, False, True, False]
     assert found.kept.tolist() == [False, False, False, False, True]

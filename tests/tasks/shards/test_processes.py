@@ -46,7 +46,7 @@ def test_a_script_without_a_guard_is_not_begun_again_in_its_workers(tmp_path: Pa
 
 
 STOPPED = """
-import signal, sys, threading, time
+import signal, sys
 from pathlib import Path
 from tasks.shards import map_shards, processes
 from tasks.stage.output import Output
